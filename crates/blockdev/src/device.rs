@@ -38,7 +38,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// Checks a synchronous transfer of this memory at byte `pos`. Error → nothing may be sent.
+    /// Checks a synchronous transfer of this memory at byte `pos`. After an error nothing may be sent.
     #[inline]
     pub fn check_transfer(&self, buf: &[u8], pos: u64) -> Result<()> {
         self.check(pos, buf.len() as u64)?;
@@ -92,7 +92,7 @@ impl Capabilities {
         self.fua || !self.volatile_cache
     }
 
-    /// Refuses writes and discards to a device that is opened for reading.
+    /// Refuses writes and discards to a device opened read-only.
     #[inline]
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
@@ -213,7 +213,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Tells the device that a range is unused. Contents are undefined afterwards.
     fn discard(&self, pos: u64, length: u64) -> Result<()>;
     /// Whether these bytes are known to read as zeros without reading them: a hole in a file. `false` means "not
-    /// known". Discarded ranges are never known.
+    /// known". A discarded range may be "not known" too.
     fn reads_zeros(&self, _pos: u64, _length: u64) -> bool {
         false
     }

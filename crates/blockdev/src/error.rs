@@ -169,7 +169,7 @@ fn describe_errno(errno: i32) -> String {
     describe(&std::io::Error::from_raw_os_error(errno))
 }
 
-/// What the system says of a failure, without the number that Rust puts behind it: `No such file or directory`.
+/// The system's message for an error, without the number that Rust appends: `No such file or directory`.
 #[must_use]
 pub fn describe(error: &dyn fmt::Display) -> String {
     let text = error.to_string();

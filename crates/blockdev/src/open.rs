@@ -1,7 +1,7 @@
 //! Opening a device from its specification: the only place that picks an engine and stacks layers.
 //!
-//! From the inside out: engine, partition or offset, masks (`ro` where the engine itself has no such mode,
-//! `cache`, `fua`), delays. `mem:` has what cache and FUA are asked for.
+//! From the inside out: engine, partition or offset, masks (`ro` where the engine itself has no such mode, `cache`,
+//! `fua`), delays. `mem:` itself provides the requested cache and FUA.
 
 use crate::engine::{DaxDevice, FileDevice, FileEngine, MemoryDevice, MemoryOptions, NullDevice, NvmeDevice};
 use crate::layer::{LatencyDevice, Mask, MaskDevice, SliceDevice};

@@ -93,7 +93,8 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// Whether something optional is used: it is `there`, or why it is not goes to the fallbacks, or is the error.
+    /// Whether to use an optional feature. If `there` refuses it, its reason becomes a fallback, or the error if it is
+    /// required.
     pub(crate) fn granted(
         self,
         what: &str,
@@ -144,10 +145,10 @@ impl QueueOptions {
     /// Most requests in flight of one queue: the kernel's limit for a submission ring.
     pub const DEPTH_MAX: u32 = 32768;
 
-    /// Refuses a depth that no queue has.
+    /// Checks the depth.
     ///
     /// # Errors
-    /// [`Error::Unsupported`].
+    /// [`Error::Unsupported`] outside of 1 ..= [`QueueOptions::DEPTH_MAX`].
     pub fn check_depth(&self) -> Result<()> {
         if (1..=Self::DEPTH_MAX).contains(&self.depth) {
             return Ok(());

@@ -1,19 +1,19 @@
-//! The one rule for requests that the device or the kernel puts off.
+//! One retry rule for requests that the device or the kernel defers.
 
 use std::time::{Duration, Instant};
 
-/// A request is sent at least so often before it fails ...
+/// A request is sent at least this often before it fails ...
 const TRIALS: u32 = 8;
-/// ... and for at least so long: a device that is short of tags answers at once.
+/// ... and for at least this long: a device that is short of tags answers at once.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Whether an errno says that a request was not carried out to its end, but may be if it is sent again: `EAGAIN`,
-/// `EINTR`, `ECANCELED`.
+/// Whether an errno means that a request did not complete but may succeed if it is sent again: `EAGAIN`, `EINTR`,
+/// `ECANCELED`.
 pub fn is_put_off(errno: i32) -> bool {
     matches!(errno, libc::EAGAIN | libc::EINTR | libc::ECANCELED)
 }
 
-/// How often a request was put off, and since when.
+/// How often a request was deferred, and since when.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Retries {
     trials: u32,
@@ -21,14 +21,14 @@ pub struct Retries {
 }
 
 impl Retries {
-    /// Counts one more answer that put the request off. Whether it may be sent again.
+    /// Counts one more deferral. Returns whether to send the request again.
     pub fn count(&mut self) -> bool {
         self.trials += 1;
         let waited = self.since.get_or_insert_with(Instant::now).elapsed();
         self.trials <= TRIALS || waited < PATIENCE
     }
 
-    /// How often the request was sent.
+    /// Times that the request was sent.
     pub fn trials(&self) -> u32 {
         self.trials
     }
@@ -45,6 +45,6 @@ mod tests {
         while retries.count() {}
         assert!(retries.trials() > TRIALS && started.elapsed() >= PATIENCE);
         let mut slow = Retries { trials: 3, since: Some(started) };
-        assert!(slow.count(), "few trials, however long they took");
+        assert!(slow.count(), "too few trials, however long they took");
     }
 }

@@ -288,22 +288,22 @@ fn parse_options(text: &[u8], raw: &[u8]) -> Result<SpecOptions> {
     Ok(options)
 }
 
-/// The keys of options.
+/// The keys of all options.
 const KEYS: [&str; 9] =
     ["ro", "partition", "offset", "latency", "flush_latency", "fua_latency", "flush_rate", "cache", "fua"];
 
-/// The scheme, without the colon, that was perhaps meant by `name`.
+/// The scheme, without the colon, that `name` may stand for.
 #[must_use]
 pub fn closest_scheme(name: &str) -> Option<&'static str> {
     closest(name, SCHEMES.map(|(known, _)| known))
 }
 
-/// The word of `known` that `word` resembles most: perhaps the one that was meant. A third of the letters may be wrong,
-/// or the end missing.
+/// The word of `known` that `word` resembles most. Up to a third of the letters may be wrong, or the end may be
+/// missing.
 #[must_use]
 pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let rated = known.into_iter().filter_map(|known| {
-        // Two letters that changed places are one mistake.
+        // Two swapped letters are one mistake.
         let mistakes = strsim::osa_distance(word, known);
         let begun = word.len() >= 3 && known.starts_with(word);
         (begun || mistakes * 3 <= word.len().max(known.len())).then_some((mistakes, known))

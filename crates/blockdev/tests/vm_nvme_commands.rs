@@ -381,7 +381,7 @@ fn vm_nvme_commands_own_the_block_device() {
     let buf = pool().take(4096).unwrap();
     assert!(matches!(reader.device.write_at(&buf, 0, WriteDurability::Cached), Err(Error::ReadOnly)));
     let other = try_open("nvme:/dev/nullb0").unwrap_err();
-    assert!(other.to_string().contains("no NVMe device but `nullb0`"), "{other}");
+    assert!(other.to_string().contains("not an NVMe device but `nullb0`"), "{other}");
 }
 
 /// What lies in the page cache of the block device is written out before, and not found after.

@@ -1,5 +1,5 @@
-//! Whether every byte of a file has room on its device, which a writable mapping needs: a store into a hole
-//! that cannot be filled ends in SIGBUS instead of an error.
+//! Whether every byte of a file has blocks allocated, which a writable mapping needs: a store into a hole that cannot
+//! be filled raises SIGBUS instead of returning an error.
 
 use rustix::fs::{SeekFrom, fstatfs, seek};
 use std::fs::File;
@@ -14,9 +14,9 @@ const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660Bu32 as libc::Ioctl;
 const FLAG_SYNC: u32 = 1;
 /// `FIEMAP_EXTENT_LAST`.
 const EXTENT_LAST: u32 = 0x1;
-/// `FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DELALLOC | FIEMAP_EXTENT_SHARED`: no place of its own to write to.
+/// `FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DELALLOC | FIEMAP_EXTENT_SHARED`: no blocks of its own to write to.
 const EXTENT_NO_ROOM: u32 = 0x2 | 0x4 | 0x2000;
-/// Extents asked for at once.
+/// Extents per request.
 const BATCH: usize = 128;
 
 /// `struct fiemap_extent` of linux/fiemap.h.
@@ -43,7 +43,7 @@ struct Query {
     extents: [Extent; BATCH],
 }
 
-/// Whether the regular file has room for each of its first `size` bytes, unwritten preallocation included.
+/// Whether each of the first `size` bytes of the regular file is allocated, including unwritten preallocation.
 pub(crate) fn fully_allocated(file: &File, size: u64) -> std::io::Result<bool> {
     match extents_cover(file, size) {
         Ok(answer) => return Ok(answer),
@@ -51,8 +51,8 @@ pub(crate) fn fully_allocated(file: &File, size: u64) -> std::io::Result<bool> {
             if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL)) => {}
         Err(error) => return Err(error),
     }
-    // tmpfs has no extents and calls preallocated pages holes until they are written, but counts them. Pages
-    // preallocated behind the end could hide a hole from the count; filling it may then fail, as EIO of a guarded
+    // tmpfs has no extents and reports preallocated pages as holes until they are written, but counts them. Pages
+    // preallocated past the end could hide a hole from the count; filling it may then fail, with EIO from a guarded
     // copy.
     if fstatfs(file)?.f_type as u64 == TMPFS {
         return Ok(file.metadata()?.blocks() * 512 >= size);
@@ -72,8 +72,7 @@ fn extents_cover(file: &File, size: u64) -> std::io::Result<bool> {
             reserved: 0,
             extents: [Extent::default(); BATCH],
         };
-        // SAFETY: the request writes at most `count` extents behind the header, which is what `Query` has
-        // room for.
+        // SAFETY: the request writes at most `count` extents after the header, which is what `Query` has room for.
         if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut query) } != 0 {
             return Err(std::io::Error::last_os_error());
         }

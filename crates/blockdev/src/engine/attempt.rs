@@ -1,4 +1,4 @@
-//! Writes of which each part is attempted until it is written.
+//! Writes in parts, retrying each part until it is written.
 
 use crate::retries::{Retries, is_put_off};
 use crate::{Error, Op, Result};
@@ -9,13 +9,13 @@ pub(super) const CALL_MAX: usize = 1 << 30;
 
 /// One attempt to write.
 pub(super) enum Attempt {
-    /// How many bytes.
+    /// The write was sent; bytes written.
     Made(io::Result<usize>),
     /// Nothing was sent.
     NoRing(io::Error),
 }
 
-/// Writes until all is written. What is put off is tried again, for a time. The outer error is that of an attempt
+/// Writes until all bytes are written, retrying deferred parts for a time. The outer error is that of an attempt
 /// without a ring before anything was written.
 pub(super) fn write_in_parts(
     buf: &[u8],
@@ -91,6 +91,6 @@ mod tests {
             }
             Attempt::NoRing(io::Error::from_raw_os_error(libc::EMFILE))
         });
-        assert_eq!(torn.unwrap().unwrap_err().errno(), libc::EMFILE, "a plain call would begin anew");
+        assert_eq!(torn.unwrap().unwrap_err().errno(), libc::EMFILE, "a plain call would start over");
     }
 }

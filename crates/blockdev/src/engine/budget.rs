@@ -1,27 +1,27 @@
-//! How many requests the queues of one device may have in it together.
+//! Limits the requests that all queues of one device have in flight together.
 //!
-//! A device takes as many requests at once as it has tags. io_uring hands what comes beyond to worker threads, which
-//! costs more than the request itself; so the excess stays in the queues, and this is the account of who may send how
-//! much. Queues whose depths fit together never touch it. Otherwise a queue asks once for a batch ([`Share::admit`]):
+//! A device takes as many requests at once as it has tags. io_uring hands any excess to worker threads, which costs
+//! more than the request itself. So the excess stays in the queues, and this account says how much each may send.
+//! Queues whose depths fit together never touch it. Otherwise a queue asks once per batch ([`Share::admit`]):
 //!
 //! - **Idle tags go to whoever asks**: a queue may send as long as all queues together stay below the device's tags.
-//! - **Nobody is kept below the fair share**, the device's tags over the queues that have anything to do. A queue that
-//!   found the tags taken works with a *window*, which it may fill whatever the others have, and which grows by an
-//!   eighth (at least one) with the completions of its own, up to the fair share. The others see the device overdrawn,
-//!   and send less. So a thread that went away with completions it never reaped takes nothing from the fair share of
-//!   others, and the device is overdrawn by an eighth at most: [`Tags::usable`] leaves that free.
-//! - **Nobody has to be woken up by others**: a window is never below one, so a queue with requests that wait always
-//!   has one of its own in the device, and looks again when that completes.
+//! - **No queue is kept below the fair share**, the device's tags divided by the active queues. A queue that finds the
+//!   tags taken works with a *window*, which it may fill whatever the others use. Its own completions let it grow by an
+//!   eighth (at least one) at a time, up to the fair share. The others see the device overdrawn and send less. So a
+//!   thread that stopped without reaping its completions takes nothing from the fair share of others, and the device is
+//!   overdrawn by an eighth at most: [`Tags::usable`] leaves that free.
+//! - **No queue has to wake another**: a window is never below one, so a queue with waiting requests always has one of
+//!   its own in the device, and asks again when that completes.
 //!
-//! All of the account is one word, written by a queue only when what it has in the device changes from one batch to the
-//! next: a queue that sends as much as it reaps only reads it.
+//! The whole account is one word. A queue writes it only when its number of requests in the device changes from one
+//! batch to the next: a queue that sends as many as it reaps only reads it.
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What a device takes at once.
+/// How many requests a device takes at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tags {
     /// Requests of one hardware queue.
@@ -36,8 +36,8 @@ impl Tags {
         self.each.saturating_mul(self.queues)
     }
 
-    /// Tags we plan to use. The rest is headroom for other processes, for synchronous calls, for tags that the
-    /// device gives back a moment after it told the completion, and for queues that catch up with their share.
+    /// Tags we plan to use. The rest is headroom for other processes, for synchronous calls, for tags that the device
+    /// frees a moment after it reports the completion, and for queues that catch up with their share.
     fn usable(tags: u32) -> u32 {
         (tags - tags.div_ceil(8).min(tags)).max(1)
     }
@@ -50,7 +50,7 @@ pub(crate) struct Budget {
     total: u32,
     /// Most requests of one queue: those of one thread go to one hardware queue.
     each: u32,
-    /// Depths of all queues, added up.
+    /// Sum of the depths of all queues.
     depths: CachePadded<AtomicU32>,
     account: CachePadded<AtomicU64>,
 }
@@ -58,9 +58,9 @@ pub(crate) struct Budget {
 /// The word of the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Account {
-    /// Queues that have anything to do.
+    /// Queues that have requests.
     active: u32,
-    /// Requests that all queues have in the device.
+    /// Requests of all queues in the device.
     used: u32,
 }
 
@@ -88,7 +88,7 @@ impl Budget {
         }
     }
 
-    /// The budget of the disk with this number. Whoever opens it first tells its tags.
+    /// The budget of the disk with this number. Only the first open of a disk sets its tags.
     pub(crate) fn of_disk(number: String, tags: Tags) -> Arc<Self> {
         let mut open = OPEN.lock();
         open.retain(|(_, budget)| budget.strong_count() > 0);
@@ -100,7 +100,7 @@ impl Budget {
         })
     }
 
-    /// A queue of this depth joins.
+    /// Adds a queue of this depth.
     pub(crate) fn join(self: &Arc<Self>, depth: u32) -> Share {
         self.depths.fetch_add(depth, Ordering::Relaxed);
         Share { budget: Arc::clone(self), depth, held: 0, active: false, window: 1, landed: false }
@@ -110,32 +110,33 @@ impl Budget {
         Account::unpack(self.account.load(Ordering::Relaxed))
     }
 
-    /// Whether the queues together can ask for more than there is.
+    /// Whether the queues together can exceed the device's tags.
     fn is_crowded(&self) -> bool {
         self.depths.load(Ordering::Relaxed) > self.total
     }
 }
 
-/// A queue's part in the budget of its device.
+/// A queue's share of the budget of its device.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
     depth: u32,
-    /// Of the account's requests, this queue's.
+    /// This queue's part of the account's requests.
     held: u32,
-    /// Counted among the account's queues.
+    /// Whether the account counts this queue as active.
     active: bool,
-    /// Requests that this queue may have in the device although others use all of it; the fair share bounds it.
+    /// Requests that this queue may have in the device even if others use all tags; bounded by the fair share.
     window: u32,
-    /// Completions came since the window last grew.
+    /// Whether completions arrived since the window last grew.
     landed: bool,
 }
 
 impl Share {
-    /// How many of `waiting` requests may be sent now. `in_device` of this queue were sent and not reaped; what is
-    /// admitted counts as sent from now on. At least one is, if nothing is in the device.
+    /// How many of `waiting` requests may be sent now. This queue has `in_device` requests sent and not reaped;
+    /// admitted ones count as sent from now on. Admits at least one if the queue has none in the device.
     ///
-    /// Also tells the others what this queue no longer uses, so it is called after each reap, with `waiting` zero too.
+    /// Also returns tags that this queue no longer uses to the others, so call it after each reap, even if `waiting` is
+    /// zero.
     #[inline]
     pub(crate) fn admit(&mut self, in_device: u32, waiting: u32) -> u32 {
         if !self.active && !self.budget.is_crowded() {
@@ -156,13 +157,13 @@ impl Share {
             let fair = (budget.total / (others + 1)).max(1);
             let left = budget.total.saturating_sub(used_by_others);
             let limit = left.max(self.window.min(fair)).min(budget.each);
-            // What is in the device already stays there.
+            // Requests in the device cannot be taken back.
             let level = need.min(limit).max(in_device);
             let new = Account { active: others + u32::from(active), used: used_by_others + level };
             if new == old {
                 break (level, active, fair);
             }
-            // Only numbers are agreed upon: nothing else becomes visible by them.
+            // Relaxed: the word publishes no other data.
             let swapped = budget.account.compare_exchange_weak(
                 old.pack(),
                 new.pack(),
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
     use uext4_testkit::Rng;
 
-    /// A queue whose owner has more to send than the device takes, and its requests in the device.
+    /// A queue with more to send than the device takes, and its requests in the device.
     struct Sim {
         share: Share,
         waiting: u32,
@@ -216,10 +217,10 @@ mod tests {
             let admitted = self.share.admit(self.sent, self.waiting);
             assert!(admitted <= self.waiting);
             (self.waiting, self.sent) = (self.waiting - admitted, self.sent + admitted);
-            assert!(self.sent > 0 || self.waiting == 0, "nothing of its own will ever wake it");
+            assert!(self.sent > 0 || self.waiting == 0, "no completion of its own will ever wake it");
         }
 
-        /// `count` requests complete, are reaped, and their owner has as many new ones.
+        /// `count` requests complete and are reaped, and as many new ones wait.
         fn turn(&mut self, count: u32) {
             let count = count.min(self.sent);
             (self.waiting, self.sent) = (self.waiting + count, self.sent - count);
@@ -247,7 +248,7 @@ mod tests {
             assert_eq!(queue.waiting, 0);
         }
         assert_eq!(budget.read(), Account { active: 0, used: 0 });
-        // The third one makes it too many; from the next call on all are counted.
+        // The third queue exceeds the tags; from the next call on all are counted.
         let mut third = Sim::new(&budget, 1);
         queues.iter_mut().for_each(Sim::drive);
         third.drive();
@@ -260,7 +261,7 @@ mod tests {
             let mut queue = Sim::new(&budget(each, queues), 1000);
             queue.drive();
             assert_eq!(queue.sent, wanted);
-            // It fits into the hardware queues together, but not into the one that it is sent to.
+            // The depth fits into all hardware queues together, but not into the one that it is sent to.
             let roomy = budget(each, queues);
             let depth = roomy.total.min(wanted + 7);
             let mut queue = Sim::new(&roomy, depth);
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(queues[0].sent, 112);
         for _ in 0..40 {
             for queue in &mut queues {
-                // The device completes the oldest: of those with more in it, more.
+                // The device completes the oldest requests: more of those queues that have more in it.
                 queue.turn(queue.sent.div_ceil(4));
             }
             let sent: u32 = queues.iter().map(|queue| queue.sent).sum();
@@ -285,11 +286,11 @@ mod tests {
             assert!((105..=128).contains(&sent), "{sent}");
         }
         assert!(queues.iter().all(|queue| queue.sent == 14), "an eighth each");
-        // Now the account stands still: nobody writes a line that the others read.
+        // Now the account is stable: no queue writes the cache line that the others read.
         let before = budget.read();
         queues.iter_mut().for_each(|queue| queue.turn(3));
         assert_eq!(budget.read(), before);
-        // Seven go to sleep with nothing left to do: the last one has the device.
+        // Seven queues go idle: the last one has the device to itself.
         for queue in &mut queues[1..] {
             (queue.waiting, queue.sent) = (0, 0);
             queue.drive();
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(queues[0].sent, 112);
     }
 
-    /// A thread that reaps and then sends leaves a gap each time, which the greedy one fills at once.
+    /// A thread that reaps and then sends leaves a gap each time, which the deeper queue fills at once.
     #[test]
     fn a_queue_below_its_fair_share_is_not_squeezed_by_a_deeper_one() {
         let budget = budget(128, 1);
@@ -329,7 +330,7 @@ mod tests {
             others.iter_mut().for_each(|queue| queue.turn(u32::MAX));
         }
         assert!(others.iter().all(|queue| queue.sent == 112 / 3), "a third each");
-        // A queue that is dropped leaves the account.
+        // A dropped queue leaves the account.
         drop(gone);
         for _ in 0..60 {
             others.iter_mut().for_each(|queue| queue.turn(u32::MAX));
@@ -340,8 +341,8 @@ mod tests {
         assert_eq!(budget.depths.load(Ordering::Relaxed), 0);
     }
 
-    /// Whatever queues do: one with requests that wait has one in the device, tags that anybody can use are used, and
-    /// nobody is kept below the fair share for long.
+    /// Whatever the queues do: one with waiting requests has one in the device, usable tags are used, and no queue
+    /// stays below the fair share for long.
     #[test]
     fn random_queues_are_never_stuck_and_waste_nothing() {
         for seed in 0..200 {
@@ -400,6 +401,6 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &Budget::of_disk("test:2".into(), tags)));
         drop(first);
         let again = Budget::of_disk("test:1".into(), Tags { each: 8, queues: 1 });
-        assert_eq!(again.total, 7, "what it has now");
+        assert_eq!(again.total, 7, "the tags given now");
     }
 }

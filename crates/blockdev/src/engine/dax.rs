@@ -1,11 +1,11 @@
 //! `dax:`: a mapped file or persistent-memory block device; transfers are copies by the calling thread.
 //!
-//! On fsdax the mapping is made with `MAP_SYNC` and every write goes past the processor's caches before it
-//! returns, so that a flush has nothing left to do ([`DaxKind::MapSync`]). Elsewhere the mapping is the page
-//! cache and `msync` makes it durable ([`DaxKind::Msync`]); `describe()` says so.
+//! On fsdax the mapping uses `MAP_SYNC` and every write leaves the processor's caches before it returns, so that a
+//! flush has nothing left to do ([`DaxKind::MapSync`]). Elsewhere the mapping is the page cache and `msync` makes it
+//! durable ([`DaxKind::Msync`]); `describe()` says which.
 //!
-//! The mapping is only touched by the guarded routines of `dax_copy`: a page that is gone (file truncated,
-//! bad memory) gives `EIO`, not a dead process.
+//! Only the guarded routines of `dax_copy` touch the mapping: a missing page (file truncated, bad memory) gives `EIO`
+//! instead of killing the process.
 
 use super::allocated::fully_allocated;
 use super::dax_copy::{Copier, Fault, durable_copies_work, install_guard};
@@ -27,7 +27,7 @@ const LOGICAL_BLOCK: u32 = 512;
 // Every durable copy is a whole number of cache lines.
 const _: () = assert!((LOGICAL_BLOCK as usize).is_multiple_of(super::dax_copy::LINE));
 
-/// A mapped device. See the module text.
+/// A mapped device. See the module documentation.
 #[derive(Debug)]
 pub struct DaxDevice {
     map: Arc<Mapping>,
@@ -48,7 +48,7 @@ struct Mapping {
     copier: Copier,
     /// Flushes and durable writes.
     syncs: Syncs,
-    /// Carries the ownership lock and answers whether the file shrank.
+    /// Holds the ownership lock, and shows whether the file shrank.
     file: File,
     is_file: bool,
 }
@@ -60,12 +60,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl DaxDevice {
-    /// Maps `file`, which the opener has opened (for writing if `write`) and locked; the lock lives as long
-    /// as the device and its queues. A tail of less than 512 bytes is not usable.
+    /// Maps `file`, which the caller has opened (for writing if `write`) and locked; the lock lives as long as the
+    /// device and its queues. A tail of less than 512 bytes is not usable.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an empty file, for anything but a file or block device, and for writing to
-    /// a file with holes; [`Error::Open`] for what the system refuses.
+    /// [`Error::Unsupported`] for an empty file, for anything but a file or block device, and for writing to a file
+    /// with holes; [`Error::Open`] if the system refuses.
     pub fn new(file: File, locator: String, write: bool, sharing: Sharing) -> Result<Self> {
         install_guard()?;
         let failed =
@@ -92,7 +92,7 @@ impl DaxDevice {
         }
         let (base, kind) = map(&file, size, write).map_err(|errno| failed("map", errno))?;
         if kind == DaxKind::Msync {
-            notes.push("no MAP_SYNC here: writes become durable by msync".into());
+            notes.push("no MAP_SYNC: msync makes writes durable".into());
         }
         let process = Process::current()?;
         let map = Arc::new(Mapping {
@@ -106,7 +106,7 @@ impl DaxDevice {
             file,
             is_file,
         });
-        // It could have shrunk between the look and the mapping.
+        // The file could have shrunk between the size check and the mapping.
         map.check_size().map_err(|errno| failed("keep its size", Errno::from_raw_os_error(errno)))?;
         Ok(DaxDevice { map, locator, sharing, notes })
     }
@@ -123,7 +123,7 @@ fn require_room(file: &File, size: u64, locator: &str) -> Result<()> {
     match fully_allocated(file, size) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::Unsupported(format!(
-            "{locator}: writing by dax to a file with holes or shared blocks; allocate it first (fallocate)"
+            "{locator}: dax cannot write to a file with holes or shared blocks; allocate it first (fallocate)"
         ))),
         Err(error) => Err(Error::Open {
             path: locator.into(),
@@ -133,15 +133,15 @@ fn require_room(file: &File, size: u64, locator: &str) -> Result<()> {
     }
 }
 
-/// Seals the file where that is possible (memfd). Otherwise only the image lock keeps others from truncating
-/// it, which is worth a note.
+/// Seals the file where possible (memfd). Otherwise only the image lock keeps others from truncating it, which is
+/// noted.
 fn keep_from_shrinking(file: &File) -> Option<String> {
     if fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
         || fcntl_add_seals(file, SealFlags::SHRINK).is_ok()
     {
         return None;
     }
-    Some("only the image lock keeps the file from shrinking; what is cut off answers EIO".into())
+    Some("only the image lock keeps the file from shrinking; a truncated part fails with EIO".into())
 }
 
 fn map(file: &File, size: u64, write: bool) -> rustix::io::Result<(NonNull<u8>, DaxKind)> {
@@ -161,8 +161,8 @@ fn map(file: &File, size: u64, write: bool) -> rustix::io::Result<(NonNull<u8>, 
 }
 
 impl Mapping {
-    /// The address of `pos`. Callers have checked the range; it is checked again because the proof of every
-    /// copy rests on it.
+    /// The address of `pos`. Callers have checked the range; it is checked again because the safety of every copy
+    /// depends on it.
     #[inline]
     fn at(&self, pos: u64, length: usize) -> std::result::Result<*mut u8, i32> {
         if length as u64 > self.size || pos > self.size - length as u64 {
@@ -179,7 +179,7 @@ impl Mapping {
     #[inline]
     unsafe fn read(&self, pos: u64, to: *mut u8, length: usize) -> std::result::Result<(), i32> {
         let from = self.at(pos, length)?;
-        // SAFETY: `at` checked the source; pages of it may be gone, for which the guard is installed.
+        // SAFETY: `at` checked the source; the guard is installed for pages that are gone.
         unsafe { self.copier.copy(to, from, length) }.map_err(|Fault| libc::EIO)
     }
 
@@ -202,8 +202,8 @@ impl Mapping {
         }
         let copied = match self.kind {
             DaxKind::MapSync => {
-                // SAFETY: `at` checked the destination, and callers checked that it is a whole number of
-                // 512-byte blocks; pages of it may be gone, for which the guard is installed.
+                // SAFETY: `at` checked the destination, and callers checked that it is a whole number of 512-byte
+                // blocks; the guard is installed for pages that are gone.
                 unsafe { self.copier.copy_durable(to, from, length) }
             }
             DaxKind::Msync => {
@@ -215,8 +215,8 @@ impl Mapping {
         if fua && self.kind == DaxKind::Msync { self.sync(pos, length as u64) } else { Ok(()) }
     }
 
-    /// Writes the pages of a range back and waits for the medium, data and what is needed to find it. After a failure
-    /// every later call fails: the system does not tell twice what was lost.
+    /// Writes the pages of a range back and waits until the data and the metadata needed to find it are on the medium.
+    /// After a failure every later call fails: the kernel reports a lost write only once.
     fn sync(&self, pos: u64, length: u64) -> std::result::Result<(), i32> {
         let page = rustix::param::page_size() as u64;
         let start = pos & !(page - 1);
@@ -235,13 +235,13 @@ impl Mapping {
         match self.kind {
             DaxKind::MapSync => self.check_size(),
             DaxKind::Msync if !self.write => Ok(()),
-            // Only dirty pages are written, so the whole range costs what its dirty part costs.
+            // Only dirty pages are written, so syncing the whole range costs no more than its dirty part.
             DaxKind::Msync => self.sync(0, self.size),
         }
     }
 
-    /// A write into the last page of a file that was cut within that page faults nowhere and is lost, so
-    /// durability is not claimed before the size was seen.
+    /// If the file was truncated within a page, a write beyond its end into that page raises no fault and is lost. So
+    /// the size is checked before claiming durability.
     fn check_size(&self) -> std::result::Result<(), i32> {
         if !self.is_file {
             return Ok(());
@@ -256,7 +256,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this value owns the mapping and is the last to know its address. Failure would only leak.
+        // SAFETY: this value owns the mapping and holds the last pointer to it. Failure would only leak.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size as usize) };
     }
 }
@@ -308,13 +308,13 @@ impl Device for DaxDevice {
             .map_err(|errno| failed(Op::Write, pos, buf.len(), errno))
     }
 
-    /// With `MAP_SYNC` all completed writes are durable already; otherwise `msync` of what is dirty.
+    /// With `MAP_SYNC` all completed writes are durable already; otherwise `msync` of the dirty pages.
     fn flush(&self) -> Result<()> {
         self.map.process.check()?;
         self.map.flush().map_err(|errno| failed(Op::Flush, 0, 0, errno))
     }
 
-    /// Neither `msync` of this mapping nor copies past the caches reach what others wrote to the file.
+    /// `fdatasync` first: neither `msync` of this mapping nor uncached copies cover what others wrote to the file.
     fn settle(&self) -> Result<()> {
         rustix::fs::fdatasync(&self.map.file)
             .map_err(|errno| failed(Op::Flush, 0, 0, errno.raw_os_error()))?;
@@ -328,7 +328,7 @@ impl Device for DaxDevice {
         Err(Error::Unsupported("discard on a mapped device".into()))
     }
 
-    /// A queue whose requests are carried out by `push` itself.
+    /// A queue whose `push` executes the requests.
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.map.process.check()?;
         let copies = Copies { map: Arc::clone(&self.map), geometry: self.geometry() };
@@ -341,7 +341,7 @@ fn failed(op: Op, pos: u64, length: usize, errno: i32) -> Error {
     Error::Io { op: op.name(), pos, length: length as u64, errno }
 }
 
-/// What the queue of a [`DaxDevice`] does.
+/// The requests of a [`DaxDevice`]'s queue.
 #[derive(Debug)]
 struct Copies {
     map: Arc<Mapping>,
@@ -378,8 +378,8 @@ impl Instant for Copies {
 mod tests {
     use super::*;
 
-    /// No machine of ours has persistent memory, so the `MAP_SYNC` route runs over a plain mapping of tmpfs
-    /// here: same copies, same guard, only the durability of the medium is missing.
+    /// Our machines have no persistent memory, so the `MAP_SYNC` path runs on a plain mapping of tmpfs here: same
+    /// copies, same guard, only the durability of the medium is missing.
     #[test]
     fn the_map_sync_route_copies_and_is_guarded() {
         let size = 64 << 10;

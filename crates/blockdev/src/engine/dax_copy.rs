@@ -1,14 +1,12 @@
-//! Copies to and from memory that may be taken away: guarded routines in assembly and the SIGBUS handler for
-//! them.
+//! Copies to and from memory that may disappear: guarded routines in assembly and their SIGBUS handler.
 //!
-//! A mapped file can shrink under the mapping, and a page of it can fail to be read. The kernel then raises
-//! SIGBUS in the middle of a copy. All copies run inside one range of code that touches neither stack nor
-//! callee-saved registers; the handler sends a fault with a program counter in that range to its common fault
-//! exit, and the copy returns an error. Any other SIGBUS goes to whoever had installed a handler before.
+//! A mapped file can shrink under the mapping, and reading one of its pages can fail. The kernel then raises SIGBUS in
+//! the middle of a copy. All copies run inside one range of code that touches neither stack nor callee-saved registers.
+//! If the faulting program counter lies in that range, the handler jumps to the common fault exit, and the copy returns
+//! an error. Any other SIGBUS goes to the handler installed before.
 //!
-//! The routines also are what makes racing transfers legal: the bytes are accessed by assembly only, never
-//! through a reference or a Rust load or store, so that two requests on the same range give mixed contents,
-//! as on any device, and nothing worse.
+//! The routines also make racing transfers legal: only assembly accesses the bytes, never a reference or a Rust load or
+//! store, so that two requests on the same range give mixed contents, as on any device, and nothing worse.
 
 use crate::{Error, Result};
 use std::sync::OnceLock;
@@ -16,7 +14,7 @@ use std::sync::OnceLock;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("uext4 needs guarded copy routines for this architecture (x86-64 and aarch64 exist)");
 
-/// A copy ended early because memory on either side is gone. How much was copied is unknown.
+/// A copy ended early because memory on either side is gone. The number of bytes copied is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault;
 
@@ -32,7 +30,7 @@ pub(crate) struct Copier {
 }
 
 impl Copier {
-    /// Picks the routines by the features of the processor.
+    /// Picks the routines by processor features.
     pub(crate) fn get() -> Self {
         Copier { plain: arch::plain() }
     }
@@ -57,8 +55,8 @@ impl Copier {
         }
     }
 
-    /// Copies and returns when the bytes are in the persistence domain (past the processor's caches), which
-    /// makes them durable on a `MAP_SYNC` mapping. Tears at 8 bytes.
+    /// Copies, and returns once the bytes are in the persistence domain (past the processor's caches), which makes them
+    /// durable on a `MAP_SYNC` mapping. Tears at 8 bytes.
     ///
     /// # Safety
     /// As [`Copier::copy`].
@@ -86,9 +84,9 @@ pub(crate) fn durable_copies_work() -> bool {
     arch::durable_copies_work()
 }
 
-// Text of the range, shared by both architectures: begin, routines, fault exit, end. Hidden symbols: they are
-// not part of any library's interface.
-// Weak: the unit tests of this crate contain it twice, once by way of the testkit, and the linker takes one of the two.
+// The code range has the same layout on both architectures: begin, routines, fault exit, end. Hidden symbols: they are
+// not part of any library's interface. Weak: the unit tests of this crate link it twice, once through the testkit, and
+// the linker keeps one of the two.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.uext4_blockdev_copy, \"ax\", @progbits",
@@ -134,8 +132,8 @@ std::arch::global_asm!(
     "ret",
     ".cfi_endproc",
     ".p2align 6",
-    // Non-temporal stores bypass the caches; the fence orders them before the return. A fence of another
-    // thread at flush time would not do: it orders only the stores of its own processor.
+    // Non-temporal stores bypass the caches; the fence orders them before the return. A fence by another thread at
+    // flush time would not suffice: it orders only the stores of its own processor.
     ".type uext4_blockdev_copy_durable, @function",
     "uext4_blockdev_copy_durable:",
     ".cfi_startproc",
@@ -243,9 +241,8 @@ mod arch {
         pub(super) fn uext4_blockdev_copy_durable(to: *mut u8, from: *const u8, length: usize) -> usize;
     }
 
-    /// String copy where the processor calls it fast (ERMS, CPUID leaf 7 EBX bit 9): it moves whole lines
-    /// without reading the destination first, and beats vector loops as soon as the destination is not in the
-    /// cache.
+    /// String copy where the processor reports it as fast (ERMS, CPUID leaf 7 EBX bit 9): it moves whole lines without
+    /// reading the destination first, and beats vector loops once the destination is not in the cache.
     pub(super) fn plain() -> CopyFn {
         let highest_leaf = std::arch::x86_64::__cpuid(0).eax;
         let fast = highest_leaf >= 7 && std::arch::x86_64::__cpuid_count(7, 0).ebx & (1 << 9) != 0;
@@ -302,16 +299,16 @@ unsafe extern "C" {
     static uext4_blockdev_copy_end: u8;
 }
 
-/// What was installed before us; set before our handler is.
+/// The handler installed before ours; set before ours is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Installs the SIGBUS handler, once per process. A handler that the program installs later without calling
-/// ours takes the guard away; one installed before is called for every fault that is not ours.
+/// Installs the SIGBUS handler, once per process. A handler that the program installs later without calling ours
+/// removes the guard; one installed before is called for every fault that is not ours.
 pub(crate) fn install_guard() -> Result<()> {
     static INSTALLED: OnceLock<std::result::Result<(), i32>> = OnceLock::new();
     let outcome = INSTALLED.get_or_init(|| {
         let mut previous = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: only asks for the present action, into memory of the right type.
+        // SAFETY: only reads the current action, into memory of the right type.
         if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), previous.as_mut_ptr()) } != 0 {
             return Err(last_errno());
         }
@@ -322,8 +319,7 @@ pub(crate) fn install_guard() -> Result<()> {
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
         action.sa_sigaction = handler as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: the handler has the signature that SA_SIGINFO asks for and only does async-signal-safe
-        // things.
+        // SAFETY: the handler has the signature that SA_SIGINFO requires and is async-signal-safe.
         if unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) } != 0 {
             return Err(last_errno());
         }
@@ -347,7 +343,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
         &raw const uext4_blockdev_copy_fault,
     );
     if (begin as usize..end as usize).contains(&(*counter as usize)) {
-        // The routines keep nothing on the stack, so that returning from here returns to their caller.
+        // The routines keep nothing on the stack, so the fault exit returns straight to their caller.
         *counter = exit as usize as _;
         return;
     }
@@ -356,7 +352,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 
 /// Does what would have happened without our handler.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid `siginfo_t`. A positive code is a fault of this thread, others were
+    // SAFETY: the kernel passes a valid `siginfo_t`. A positive code is a fault of this thread; other signals were
     // sent.
     let sent = unsafe { (*info).si_code } <= 0;
     let previous = PREVIOUS.get();

@@ -1,4 +1,4 @@
-//! `io_uring_enter` for all, a part or nothing of what was pushed: the rest stays in the submission ring.
+//! `io_uring_enter` for all, some or none of the pushed entries: the rest stays in the submission ring.
 
 use io_uring::{EnterFlags, IoUring, cqueue, squeue, types};
 use std::io;
@@ -26,14 +26,15 @@ pub(super) fn wait_only<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     want: u32,
 ) -> io::Result<usize> {
     // SAFETY: no entry is submitted and no argument structure is passed, so the kernel touches nothing but the ring,
-    // and memory of requests as promised when they were sent.
+    // and the memory of requests, as promised when they were sent.
     unsafe { ring.submitter().enter::<libc::sigset_t>(0, want, EnterFlags::GETEVENTS.bits(), None) }
 }
 
-/// Tells the kernel of everything that was pushed and waits for `want` completions, `rest` at most. Returns how many
-/// entries it took.
+/// Submits all pushed entries and waits for `want` completions, for at most `rest`. Returns how many entries the kernel
+/// took.
 ///
-/// # Errors As the system call's: no entry was taken. ETIME says that the time is over.
+/// # Errors
+/// Those of the system call: no entry was taken. ETIME means that `rest` has passed.
 pub(super) fn send_and_wait<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     ring: &IoUring<S, C>,
     want: u32,
@@ -44,15 +45,16 @@ pub(super) fn send_and_wait<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     ring.submitter().submit_with_args(want as usize, &types::SubmitArgs::new().timespec(&time))
 }
 
-/// Tells the kernel of the first `count` entries that it does not know, and waits for `want` completions, `rest` at
-/// most. Returns how many it took. Not for rings with a submission thread, which takes what it sees.
+/// Submits the first `count` unsubmitted entries and waits for `want` completions, for at most `rest`. Returns how many
+/// entries the kernel took. Not for rings with a submission thread, which takes every entry that it sees.
 ///
-/// # Errors As the system call's: no entry was taken. ETIME says that the time is over.
+/// # Errors
+/// Those of the system call: no entry was taken. ETIME means that `rest` has passed.
 pub(super) fn enter_part(ring: &IoUring, count: u32, want: u32, rest: Option<Duration>) -> io::Result<usize> {
     let flags = EnterFlags::GETEVENTS;
     let Some(rest) = rest else {
-        // SAFETY: no argument structure is passed. The memory that the entries name is promised to be valid by those
-        // who pushed them.
+        // SAFETY: no argument structure is passed. The callers that pushed the entries promised that their memory is
+        // valid.
         return unsafe { ring.submitter().enter::<libc::sigset_t>(count, want, flags.bits(), None) };
     };
     let seconds = i64::try_from(rest.as_secs()).unwrap_or(i64::MAX);
@@ -65,6 +67,6 @@ pub(super) fn enter_part(ring: &IoUring, count: u32, want: u32, rest: Option<Dur
     };
     let flags = flags | EnterFlags::EXT_ARG;
     // SAFETY: with EXT_ARG the kernel reads one `struct io_uring_getevents_arg`, whose time points to a live value and
-    // which names no signal mask. For the entries as above.
+    // which has no signal mask. The entries: as above.
     unsafe { ring.submitter().enter(count, want, flags.bits(), Some(&argument)) }
 }

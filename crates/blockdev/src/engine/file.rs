@@ -2,16 +2,17 @@
 //!
 //! Synchronous calls are `pread`/`pwrite`, and `pwritev2` with flags. `file:` and `sync:` differ in three points only:
 //!
-//! - **The queue** of `file:` is io_uring. If the kernel refuses io_uring, if the device is faster without
-//!   ([`Driving::Inline`]), and for `sync:` always, requests run in the call that submits them; the queue's facts tell.
+//! - **The queue** of `file:` is io_uring. If the kernel refuses io_uring, if the device is faster without it
+//!   ([`Driving::Inline`]), and always for `sync:`, requests run in the call that submits them; the queue's facts say
+//!   so.
 //! - **FUA on block devices** is one ring request with `RWF_DSYNC` in `file:`, that is, exactly one FUA write.
 //!   `sync:` reports no FUA, because `pwritev2(RWF_DSYNC)` flushes the whole cache as well.
 //! - **Synchronous writes to block devices** are ring requests in `file:` where that is cheaper
 //!   ([`probe::plugs_writes`]).
 //!
-//! The second point is a property of the kernel: a *synchronous* DSYNC write to a block device is followed by
-//! an fsync of the device (`generic_write_sync`), an asynchronous one is not. Files are different: their
-//! `RWF_DSYNC` write is what the file system makes of it, which is what a user of the file wants.
+//! The second point is a property of the kernel: a *synchronous* DSYNC write to a block device is followed by an fsync
+//! of the device (`generic_write_sync`), an asynchronous one is not. Files are different: the file system implements
+//! their `RWF_DSYNC` write, which is what a user of the file wants.
 
 use super::attempt::{Attempt, CALL_MAX, errno_of, io_error, write_in_parts};
 use super::budget::Budget;
@@ -31,13 +32,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most rings for synchronous writes of one device. Further threads wait for one of them.
+/// Most rings for synchronous writes of one device. Further threads wait for a free one.
 const WRITE_RINGS: usize = 32;
 
-/// Longest write, in bytes, that goes by a ring because that is cheaper. Of longer ones the transfer is the cost.
+/// Longest write, in bytes, that uses a ring because that is cheaper. For longer ones the transfer dominates the cost.
 const RINGED_MAX: usize = 64 << 10;
 
-/// Where the queue's requests run.
+/// The engine that runs queued requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileEngine {
     /// `file:`
@@ -55,14 +56,14 @@ pub(crate) struct FileDevice {
     geometry: Geometry,
     capabilities: Capabilities,
     description: Description,
-    /// What all queues on the disk may have in it together.
+    /// How many requests all queues may have in the disk together.
     budget: Option<Arc<Budget>>,
-    /// One-request rings of synchronous writes to a block device, for as many threads at a time: of those that are to
-    /// be durable, if it has a volatile cache or FUA, and of all that are short, if that is cheaper.
+    /// One-request rings for synchronous writes to a block device, one thread each at a time: for durable writes if it
+    /// has a volatile cache or FUA, and for all short writes if that is cheaper.
     write_rings: Option<LazyPool<Box<WriteRing>>>,
-    /// Short writes go through them.
+    /// Short writes go through `write_rings`.
     rings_writes: bool,
-    /// A durable request through them flushes the whole cache.
+    /// A durable request through `write_rings` flushes the whole cache.
     fua_flushes: bool,
 }
 
@@ -77,7 +78,7 @@ impl std::fmt::Debug for FileDevice {
 }
 
 impl FileDevice {
-    /// Opens, claims and asks a path. `force` as in [`crate::OpenOptions`].
+    /// Opens, claims and probes a path. `force` as in [`crate::OpenOptions`].
     pub(crate) fn open(path: &Path, engine: FileEngine, write: bool, force: bool) -> Result<Self> {
         let claimed = own::claim(Claim { path, write, force, direct: true })?;
         let Probed { geometry, capabilities, fua_flushes, driving, tags, notes } =
@@ -118,8 +119,8 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// A block device with FUA: keeps the capability only if single FUA writes can be sent. One with a cache and
-    /// without FUA takes such a request too: the block layer puts a flush behind it.
+    /// For a block device with FUA: keeps the capability only if single FUA writes can be sent. A device with a cache
+    /// and no FUA takes such a request too: the block layer adds a flush after it.
     fn prepare_fua(&mut self) {
         let notes = &mut self.description.notes;
         if self.engine == FileEngine::Sync {
@@ -139,7 +140,7 @@ impl FileDevice {
         }
     }
 
-    /// Sends short synchronous writes through rings from now on, if the kernel gives any.
+    /// Sends short synchronous writes through rings from now on, if the kernel provides any.
     fn ring_writes(&mut self) {
         match self.make_write_rings() {
             Ok(()) => self.rings_writes = true,
@@ -174,8 +175,8 @@ impl FileDevice {
         self.geometry.check_transfer(buf, pos)
     }
 
-    /// Repeats `call(done)` until `length` bytes went through. What stops early without an error stops at the
-    /// end of the file or medium: EIO.
+    /// Repeats `call(done)` until `length` bytes are transferred. A transfer that stops early without an error has hit
+    /// the end of the file or medium: EIO.
     fn transfer(
         &self,
         op: Op,
@@ -206,10 +207,10 @@ impl FileDevice {
         })
     }
 
-    /// A write that was checked, by the way that is its own.
+    /// Sends a checked write on its path: ring, `pwrite` or `pwritev2`.
     fn write_routed(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         let mut flags = 0;
-        // Without a volatile cache every completed write is durable: a plain one does.
+        // Without a volatile cache every completed write is durable, so a plain one suffices.
         if durability == WriteDurability::Fua && self.capabilities.volatile_cache {
             if !self.capabilities.fua {
                 return Err(Error::Unsupported("a FUA write to a device without FUA".into()));
@@ -221,7 +222,7 @@ impl FileDevice {
         } else if self.rings_writes
             && buf.len() <= RINGED_MAX
             && let Some(rings) = &self.write_rings
-            // Without a ring to be had now, a plain call does the same.
+            // If no ring is available now, a plain call does the same.
             && let Ok(written) = self.write_ringed(buf, pos, false, rings)
         {
             return written;
@@ -232,8 +233,8 @@ impl FileDevice {
         })
     }
 
-    /// Writes through a ring that this thread has to itself meanwhile: how that went. If there is no ring to be had
-    /// nothing was written, and the outer error says why.
+    /// Writes through a ring that this thread uses exclusively, and returns the outcome. The outer error means that no
+    /// ring was available and nothing was written.
     fn write_ringed(
         &self,
         buf: &[u8],
@@ -248,7 +249,7 @@ impl FileDevice {
         self.write_by(buf, pos, fua, rings, make)
     }
 
-    /// The same; `make` gives a ring.
+    /// The same; `make` creates a ring.
     fn write_by(
         &self,
         buf: &[u8],
@@ -306,7 +307,7 @@ impl Device for FileDevice {
         self.check(buf, pos)?;
         probes::around(Op::Write, pos, buf.len() as u64, false, || {
             self.transfer(Op::Write, pos, buf.len(), |range| {
-                // What was begun is ended.
+                // A transfer that has begun may wait.
                 let flags = if range.start == 0 { libc::RWF_NOWAIT } else { 0 };
                 let at = pos + range.start as u64;
                 sys::write(self.file.as_fd(), &buf[range], at, flags)
@@ -323,8 +324,8 @@ impl Device for FileDevice {
         probes::around(Op::Write, pos, buf.len() as u64, fua, || self.write_routed(buf, pos, durability))
     }
 
-    /// On a block device one request, with FUA or without: the block layer (`block/blk-flush.c`) sends a flush behind a
-    /// FUA write to a device that has none, and the caller wakes up once. A flush from here is a request more.
+    /// One request on a block device, with FUA or without: the block layer (`block/blk-flush.c`) sends a flush after a
+    /// FUA write to a device that has no FUA, and the caller wakes up once. A flush from here would be another request.
     fn write_durable(&self, buf: &[u8], pos: u64) -> Result<()> {
         if let Some(rings) = self.write_rings.as_ref().filter(|_| self.capabilities.volatile_cache) {
             self.capabilities.check_writable()?;
@@ -354,9 +355,9 @@ impl Device for FileDevice {
         self.settle()
     }
 
-    /// The block layer merges the flushes of a block device and answers each caller. A file's page cache tells one
-    /// caller only of an error, and a host file system may put direct writes there; a block device's never holds
-    /// what was written directly.
+    /// The block layer merges the flushes of a block device and answers each caller. A file's page cache reports an
+    /// error to one caller only, and a host file system may put direct writes there; a block device's page cache never
+    /// holds direct writes.
     fn merges_flushes(&self) -> bool {
         self.block
     }
@@ -382,7 +383,7 @@ impl Device for FileDevice {
         if self.block || self.process.check().is_err() {
             return false;
         }
-        // The descriptor's own position, which moves, is nobody's: every transfer names its own.
+        // Moving the descriptor's own position is harmless: every transfer passes its own position.
         match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(pos)) {
             Ok(data) => data >= pos.saturating_add(length),
             // No data from there to the file's end.
@@ -391,8 +392,9 @@ impl Device for FileDevice {
         }
     }
 
-    /// # Errors [`Error::Unsupported`] for what was required and is refused. A kernel without io_uring is a
-    /// fallback told in [`crate::QueueFacts`] unless something of a ring was required.
+    /// # Errors
+    /// [`Error::Unsupported`] for a refused feature that was required. A kernel without io_uring is a fallback reported
+    /// in [`crate::QueueFacts`] unless a feature of the ring was required.
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.process.check()?;
         let asked = [
@@ -449,8 +451,8 @@ mod tests {
         (scratch, node, device)
     }
 
-    /// The reason for the FUA ring: one request through it costs a loop device (which has no FUA, so that the
-    /// block layer adds a flush) one flush. `pwritev2(RWF_DSYNC)` costs one more.
+    /// The reason for the FUA ring: one request through it costs a loop device (which has no FUA, so the block layer
+    /// adds a flush) one flush. `pwritev2(RWF_DSYNC)` costs one more.
     #[test]
     fn root_a_synchronous_fua_write_is_one_request() {
         needs!(Need::Loop);
@@ -508,7 +510,7 @@ mod tests {
         });
     }
 
-    /// Short writes go by a ring where that is cheaper, which is a property of the kernel: here they are made to.
+    /// Short writes use a ring where the kernel makes that cheaper: here the test forces it.
     #[test]
     fn root_short_writes_go_by_rings_and_are_no_flush() {
         needs!(Need::Loop);
@@ -556,13 +558,13 @@ mod tests {
         }
     }
 
-    /// Without a ring to be had nothing was sent, and the caller is told so.
+    /// If no ring is available, nothing is sent, and the caller gets the reason.
     #[test]
     fn root_a_write_that_finds_no_ring_was_not_sent() {
         needs!(Need::Loop);
         let (_scratch, _node, device) = on_loop();
         let rings = LazyPool::new(WriteRing::new(&device.ring_target()).unwrap(), 1);
-        // One whose work failed is dropped: now there is none.
+        // A ring whose work failed is dropped: now there is none.
         let dropped: io::Result<()> = rings.with(|| unreachable!(), |_| Err(io::Error::other("broken")));
         assert!(dropped.is_err());
         let pool = crate::BufferPool::new(4096).unwrap();

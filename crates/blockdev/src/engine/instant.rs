@@ -1,11 +1,11 @@
-//! The queue of engines whose requests are over when they are pushed.
+//! The queue of engines that execute requests in `push`.
 
 use super::plain::{DoneRing, grant};
 use crate::timer::TimerFd;
 use crate::{DeviceQueue, Done, Full, Op, QueueFacts, QueueOptions, Request, Result, Wait};
 use std::os::fd::BorrowedFd;
 
-/// Carries requests out.
+/// Executes requests.
 pub(crate) trait Instant: Send {
     /// Bytes transferred, or a negative errno.
     ///
@@ -13,7 +13,7 @@ pub(crate) trait Instant: Send {
     /// As [`DeviceQueue::push`].
     unsafe fn run(&self, request: &Request) -> i32;
 
-    /// Refuses in a child process, if that is not free to use it.
+    /// [`Error::Forked`](crate::Error::Forked) in a child process that must not use the engine.
     #[inline]
     fn check_process(&self) -> Result<()> {
         Ok(())
@@ -42,8 +42,8 @@ impl<E> InstantQueue<E> {
 }
 
 impl<E: Instant> DeviceQueue for InstantQueue<E> {
-    /// Not inlined, so that instruction counts can tell that of `null:`, which stands in for encoding a ring entry,
-    /// from its caller.
+    /// Not inlined, so that instruction counts can separate the push of `null:`, which stands in for encoding a ring
+    /// entry, from its caller.
     #[inline(never)]
     unsafe fn push(&mut self, request: Request) -> std::result::Result<(), Full> {
         if self.ring.is_full() || self.engine.check_process().is_err() {
@@ -94,8 +94,8 @@ impl<E: Instant> DeviceQueue for InstantQueue<E> {
     }
 }
 
-/// **Moves nothing**: reads leave their memory as it was. Requests are not looked at beyond their kind: wrong
-/// positions, lengths and addresses succeed as well.
+/// **Moves nothing**: reads leave their memory unchanged. Only the kind of a request is looked at: bad positions,
+/// lengths and addresses succeed as well.
 #[derive(Debug)]
 pub struct Nothing;
 

@@ -1,4 +1,5 @@
-//! A few things of a kind for any number of threads, each used by one at a time: made on demand, up to a bound, kept.
+//! A bounded pool of values for any number of threads: each value is used by one thread at a time, created on demand,
+//! and kept.
 
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -7,27 +8,27 @@ use std::io;
 pub(super) struct LazyPool<T> {
     most: usize,
     state: Mutex<State<T>>,
-    /// One is idle again, or may be made anew.
+    /// A value is idle again, or a new one may be created.
     back: Condvar,
 }
 
 struct State<T> {
     idle: Vec<T>,
-    /// Idle ones and those in use.
+    /// Idle values and those in use.
     made: usize,
 }
 
 impl<T> LazyPool<T> {
-    /// `first` and, on demand, others: `most` at a time.
+    /// Holds `first` and creates others on demand, at most `most` at a time.
     pub(super) fn new(first: T, most: usize) -> Self {
         LazyPool { most, state: Mutex::new(State { idle: vec![first], made: 1 }), back: Condvar::new() }
     }
 
-    /// Runs `work` with one that nobody else uses: an idle one, or else a new one, or else the next that is given back.
-    /// One whose work failed is dropped: nobody knows in what state it is.
+    /// Runs `work` with exclusive use of a value: an idle one, else a new one, else the next one returned. If `work`
+    /// fails, the value is dropped, because its state is unknown.
     ///
     /// # Errors
-    /// Those of `work`, and of `make` if there is none to wait for.
+    /// Those of `work`, and of `make` if there is no value to wait for.
     pub(super) fn with<R>(
         &self,
         make: impl Fn() -> io::Result<T>,
@@ -61,11 +62,11 @@ impl<T> LazyPool<T> {
                         state = self.state.lock();
                         state.made -= 1;
                         if state.made == 0 {
-                            // Those who wait because this one was being made have nothing to wait for.
+                            // Threads waiting because this one was being created have nothing left to wait for.
                             self.back.notify_all();
                             return Err(error);
                         }
-                        // The system gives no more of them: those that there are have to do.
+                        // The system refuses another one: wait for an existing one.
                     }
                 }
             }
@@ -76,7 +77,7 @@ impl<T> LazyPool<T> {
     }
 }
 
-/// One in use. Dropped with it, after a failure or a panic, it makes room for another.
+/// A value in use. If dropped with it, after a failure or a panic, makes room for another.
 struct Taken<'a, T> {
     pool: &'a LazyPool<T>,
     one: Option<T>,
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn threads_do_not_wait_for_each_other_up_to_the_bound() {
         let (pool, made) = (LazyPool::new(0, 4), AtomicUsize::new(1));
-        // All four are inside at a time, or this waits for ever.
+        // All four must be inside at once, or this waits forever.
         let together = Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!(pool.with(|| Ok(3), |three| Ok(*three)).unwrap(), 3);
     }
 
-    /// The system gives no second one: whoever needs one waits for the first.
+    /// The system refuses a second one: threads wait for the first.
     #[test]
     fn those_that_there_are_have_to_do() {
         let pool = LazyPool::new(7, 8);
@@ -176,7 +177,7 @@ mod tests {
         });
     }
 
-    /// Two fail to make one while there is none: who waits for the other is told that there is nothing to wait for.
+    /// Two threads fail to create one while there is none: the one that waits for the other is woken with an error.
     #[test]
     fn none_waits_for_one_that_nobody_has() {
         let pool = &LazyPool::new(1, 8);
@@ -204,8 +205,8 @@ mod tests {
             for _ in 0..2 {
                 let failed = outcome.recv_timeout(std::time::Duration::from_secs(5));
                 if failed != Ok(true) {
-                    // The scope would wait for it for ever.
-                    eprintln!("one waits for ever");
+                    // The scope would wait for it forever.
+                    eprintln!("one waits forever");
                     std::process::abort();
                 }
             }

@@ -1,7 +1,7 @@
-//! `mem:`: a device in memory. What requests cost is modelled around it ([`crate::layer::LatencyDevice`]).
+//! `mem:`: a device in memory. [`crate::layer::LatencyDevice`] around it models the cost of requests.
 //!
-//! Data moves when a request is made (at `push` for queued ones). Requests in flight at the same time have no order on
-//! a real device either, and a completed one has happened in both cases.
+//! Data moves when a request is issued (at `push` for queued ones). Requests in flight at the same time have no order
+//! on a real device either, and a completed one has taken effect in both cases.
 
 use super::attempt::io_error;
 use super::instant::{Instant, InstantQueue};
@@ -15,12 +15,12 @@ use std::sync::Arc;
 /// What a [`MemoryDevice`] models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// Size in bytes, a positive multiple of `logical_block`. Memory is taken only for what is written.
+    /// Size in bytes, a positive multiple of `logical_block`. Only written pages take memory.
     pub size: u64,
     /// Logical block size in bytes, a power of two, 512 ..= 65536.
     pub logical_block: u32,
-    /// Memory alignment in bytes, a power of two. 512 by default although any address would do: code that
-    /// runs here must also run with O_DIRECT on a disk with 512-byte sectors, and should fail here otherwise.
+    /// Memory alignment in bytes, a power of two. 512 by default although any address would work: code that runs here
+    /// must also run with O_DIRECT on a disk with 512-byte sectors, and should fail here if it would fail there.
     pub memory_align: u32,
     /// Whether a flush is needed. The device does not lose bytes either way.
     pub volatile_cache: bool,
@@ -29,7 +29,7 @@ pub struct MemoryOptions {
 }
 
 impl MemoryOptions {
-    /// A device without volatile cache, 512-byte blocks, FUA accepted.
+    /// A device without a volatile cache, with 512-byte blocks, that accepts FUA.
     pub fn new(size: u64) -> Self {
         MemoryOptions { size, logical_block: 512, memory_align: 512, volatile_cache: false, fua: true }
     }
@@ -131,7 +131,7 @@ impl Device for MemoryDevice {
     }
 }
 
-/// What the queue of a [`MemoryDevice`] does.
+/// The requests of a [`MemoryDevice`]'s queue.
 #[derive(Debug)]
 struct Copies {
     pages: Arc<Pages>,

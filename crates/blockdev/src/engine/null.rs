@@ -1,10 +1,8 @@
-//! `null:`: a device whose queued transfers cost nothing, for counting the instructions of everything above
-//! it.
+//! `null:`: a device whose queued transfers cost nothing, for counting the instructions of the layers above it.
 //!
-//! **Queued data requests move nothing.** A queued read leaves its memory as it was, a queued write is
-//! forgotten,
-//! and both report success. Synchronous calls are served from a private copy of an image, so that metadata is
-//! right. Nothing ever reaches the image. Never use it for data that matters.
+//! **Queued data requests move nothing.** A queued read leaves its memory unchanged, a queued write is dropped, and
+//! both report success. Synchronous calls use a private copy of an image, so that metadata is correct. Nothing ever
+//! reaches the image. Never use it for data that matters.
 
 use super::instant::{Nothing, NullQueue};
 use super::pages::Pages;
@@ -16,9 +14,9 @@ use std::sync::Arc;
 
 /// Bytes read from the image at once.
 const CHUNK: u64 = 1 << 20;
-/// Unit in which zeros of the image are left out of the copy.
+/// Granularity at which zeros of the image are left out of the copy.
 const PAGE: usize = 4096;
-/// What such a page holds.
+/// A page of zeros.
 const ZEROS: [u8; PAGE] = [0; PAGE];
 
 /// A copy of a device in memory, with queues that move nothing. See the module's warning.
@@ -30,8 +28,8 @@ pub struct NullDevice {
 }
 
 impl NullDevice {
-    /// Copies `base` into memory, without its zeros, and lets go of it. Sizes and alignment stay those of
-    /// `base`, so that the callers' checks cost what they cost there.
+    /// Copies `base` into memory, without its zeros, and releases it. Sizes and alignment stay those of `base`, so that
+    /// the callers' checks cost the same as there.
     pub fn load(base: Arc<dyn Device>) -> Result<Self> {
         let geometry = base.geometry();
         let pages = Pages::new(geometry.size)?;
@@ -64,8 +62,8 @@ impl Device for NullDevice {
         self.geometry
     }
 
-    /// Everything is accepted, with a volatile cache, so that every durability route can be counted: nothing
-    /// survives the process in any case.
+    /// Everything is accepted, with a volatile cache, so that every durability path can be counted: nothing survives
+    /// the process in any case.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             volatile_cache: true,

@@ -1,11 +1,11 @@
 //! NVMe commands below the block layer: the device behind `nvme:`.
 //!
-//! The **block device** is opened, claimed and held as by `file:`, because nobody can own a character device. Commands
-//! go to the **generic character device** of the same namespace (`/dev/ng0n1`): queued ones through io_uring
-//! ([`super::nvme_queue`]), synchronous ones by an ioctl. Neither passes the page cache, which is written out and
-//! forgotten when the device is opened and when it is closed.
+//! The **block device** is opened, claimed and held as by `file:`, because a character device cannot be claimed.
+//! Commands go to the **generic character device** of the same namespace (`/dev/ng0n1`): queued ones through io_uring
+//! ([`super::nvme_queue`]), synchronous ones by ioctl. Both bypass the page cache, which is written back and dropped
+//! when the device is opened and when it is closed.
 //!
-//! Kernels before 6.2 let root alone send commands; later ones whoever may open the character device.
+//! Before Linux 6.2 only root may send commands; since then any process that can open the character device.
 
 use super::attempt::errno_of;
 use super::budget::Budget;
@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Before a failed command is sent again.
+/// Pause before a failed command is sent again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An NVMe namespace, or a partition of one.
@@ -41,7 +41,7 @@ pub(crate) struct NvmeDevice {
 }
 
 impl NvmeDevice {
-    /// Opens, claims and asks the block device `path`. `force` as in [`crate::OpenOptions`].
+    /// Opens, claims and probes the block device `path`. `force` as in [`crate::OpenOptions`].
     pub(crate) fn open(path: &Path, write: bool, force: bool) -> Result<Self> {
         nvme_node::check_path(path)?;
         let claimed = own::claim(Claim { path, write, force, direct: true })?;
@@ -54,7 +54,7 @@ impl NvmeDevice {
         let tags = probed.tags.as_ref().map(|(_, tags)| tags.all());
         let capabilities = Capabilities {
             volatile_cache: facts.volatile_cache,
-            // Every controller with a cache has to know it.
+            // Every controller with a volatile cache must support FUA.
             fua: true,
             nowait: true,
             discard: probed.capabilities.discard && discard_max > 0,
@@ -94,7 +94,7 @@ impl NvmeDevice {
         self.geometry.check_transfer(buf, pos)
     }
 
-    /// Runs a command of a request, as often as the block layer would.
+    /// Runs a command of a request, with as many retries as the block layer.
     fn run(
         &self,
         op: Op,
@@ -166,7 +166,7 @@ impl Device for NvmeDevice {
     fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
         self.capabilities.check_writable()?;
         self.check(buf, pos)?;
-        // Without a volatile cache every completed write is durable: a plain one does.
+        // Without a volatile cache every completed write is durable, so a plain one suffices.
         let fua = durability == WriteDurability::Fua && self.target.volatile_cache;
         let (length, mut at) = (buf.len() as u64, pos);
         for chunk in buf.chunks(self.target.transfer_max as usize) {
@@ -230,8 +230,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let image = directory.path().join("image");
         std::fs::write(&image, [0; 8192]).unwrap();
-        assert!(refused(&image).contains("is an image file, no NVMe device"));
-        assert!(refused(Path::new("/dev/null")).contains("wants the block device"));
+        assert!(refused(&image).contains("is an image file, not an NVMe device"));
+        assert!(refused(Path::new("/dev/null")).contains("needs the block device"));
         let error = NvmeDevice::open(Path::new("/nowhere/nvme0n1"), true, false).unwrap_err();
         assert_eq!(error.errno(), libc::ENOENT);
     }
@@ -242,8 +242,8 @@ mod tests {
         needs!(Need::Loop);
         let scratch = Scratch::new(8 << 20);
         let node = LoopDevice::attach(&scratch.sparse_file("image", 4 << 20), LoopOptions::default());
-        assert!(refused(node.path()).contains("no NVMe device but `loop"));
-        // Nothing of it is kept.
+        assert!(refused(node.path()).contains("not an NVMe device but `loop"));
+        // The refused open leaves no lock or claim.
         drop(std::fs::File::options().read(true).write(true).open(node.path()).unwrap());
         own::claim(Claim { path: node.path(), write: true, force: false, direct: true }).unwrap();
     }

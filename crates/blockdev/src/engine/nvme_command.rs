@@ -1,8 +1,9 @@
 //! NVMe commands as the kernel takes them from user space: `struct nvme_uring_cmd` of `linux/nvme_ioctl.h`, which is
-//! also the beginning of `struct nvme_passthru_cmd64`; and what a status of the device means.
+//! also the beginning of `struct nvme_passthru_cmd64`; and the meaning of a status.
 //!
-//! Numbers are of the NVMe Base and NVM Command Set specifications. What the structure points to (identify data, ranges
-//! to deallocate) is little-endian, and so are the hosts of this crate, whose byte order the structure has.
+//! Numbers are from the NVMe Base and NVM Command Set specifications. The data that the structure points to (identify
+//! data, ranges to deallocate) is little-endian. The structure itself has host byte order, and this crate's hosts are
+//! little-endian.
 
 const _: () = assert!(cfg!(target_endian = "little"));
 
@@ -12,17 +13,17 @@ pub(super) const URING_CMD_IO: u32 = 0xC048_4E80;
 /// Bytes of `struct nvme_uring_cmd`.
 pub(super) const COMMAND_BYTES: usize = 72;
 
-/// That, and what else an entry of a ring has room for.
+/// Room for a command in a large ring entry.
 pub(super) const ENTRY_BYTES: usize = 80;
 const _: () = assert!(ENTRY_BYTES >= COMMAND_BYTES);
 
 /// Bytes of one range to deallocate.
 pub(super) const RANGE_BYTES: u32 = 16;
 
-/// Most blocks of a read or write: their number less one has 16 bits.
+/// Most blocks of a read or write: the field holds their number minus one in 16 bits.
 pub(super) const BLOCKS_MAX: u64 = 1 << 16;
 
-/// Most blocks of a range to deallocate: their number has 32 bits.
+/// Most blocks of a range to deallocate: the field has 32 bits.
 pub(super) const RANGE_BLOCKS_MAX: u64 = u32::MAX as u64;
 
 const FLUSH: u8 = 0x00;
@@ -37,7 +38,7 @@ const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 /// Dword 11 of a dataset management command.
 const DEALLOCATE: u32 = 1 << 2;
 
-/// What [`Command::identify`] asks for.
+/// The data structure that [`Command::identify`] requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Identify {
     Namespace = 0,
@@ -47,7 +48,7 @@ pub(super) enum Identify {
 /// Data of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Data {
-    /// An address of this process.
+    /// An address in this process.
     pub(super) address: u64,
     pub(super) length: u32,
 }
@@ -89,9 +90,9 @@ impl Command {
         Command { opcode: FLUSH, namespace, data: Self::NO_DATA, words: [0; 3] }
     }
 
-    /// Deallocates what one range (see [`range`]) in `data` says.
+    /// Deallocates the one range (see [`range`]) in `data`.
     pub(super) fn deallocate(namespace: u32, data: Data) -> Self {
-        // Dword 10: the number of ranges less one.
+        // Dword 10: the number of ranges minus one.
         Command { opcode: DATASET_MANAGEMENT, namespace, data, words: [0, DEALLOCATE, 0] }
     }
 
@@ -102,7 +103,7 @@ impl Command {
         Command { opcode: IDENTIFY, namespace, data, words: [what as u32, 0, 0] }
     }
 
-    /// As `struct nvme_uring_cmd`, with zeros up to `N` bytes behind it.
+    /// Encodes as `struct nvme_uring_cmd`, padded with zeros to `N` bytes.
     #[inline]
     pub(super) fn encode<const N: usize>(&self) -> [u8; N] {
         const { assert!(N >= COMMAND_BYTES) };
@@ -133,7 +134,7 @@ pub(super) fn range(first: u64, count: u64) -> [u8; RANGE_BYTES as usize] {
     bytes
 }
 
-/// A status that is not success, as the kernel hands it over: bits 0…7 code, 8…10 type, 14 "do not retry".
+/// An error status as the kernel passes it on: bits 0…7 code, 8…10 type, 14 "do not retry".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Status(pub(super) u16);
 
@@ -144,12 +145,12 @@ impl Status {
         Status(result as u16)
     }
 
-    /// Whether the device does not rule out that the same command succeeds later.
+    /// Whether the same command may succeed later ("do not retry" is clear).
     pub(super) fn may_be_retried(self) -> bool {
         self.0 & 0x4000 == 0
     }
 
-    /// As the kernel's `nvme_error_status` and the block layer's table, but for blocks that do not exist: EIO.
+    /// As the kernel's `nvme_error_status` and the block layer's table, except EIO for blocks that do not exist.
     pub(super) fn errno(self) -> i32 {
         match self.0 & 0x7ff {
             // Capacity exceeded.
@@ -171,13 +172,13 @@ impl Status {
     }
 }
 
-/// What Identify says of a namespace.
+/// Facts of a namespace from Identify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NamespaceFacts {
     /// Size in blocks.
     pub(super) blocks: u64,
     pub(super) block_shift: u8,
-    /// Bytes of metadata beside each block.
+    /// Bytes of metadata per block.
     pub(super) metadata: u16,
     /// Protection information is in use.
     pub(super) protected: bool,
@@ -185,7 +186,7 @@ pub(super) struct NamespaceFacts {
 
 impl NamespaceFacts {
     pub(super) fn decode(data: &[u8; 4096]) -> Self {
-        // The format in use: the higher bits of its number came later.
+        // The format in use: a later specification added the high bits of its number.
         let format = usize::from(data[26] & 0xf | (data[26] >> 5 & 0x3) << 4);
         let at = 128 + format * 4;
         NamespaceFacts {
@@ -197,7 +198,7 @@ impl NamespaceFacts {
     }
 }
 
-/// Whether Identify says that a controller has a volatile write cache.
+/// Whether Identify reports a volatile write cache of the controller.
 pub(super) fn has_volatile_cache(controller: &[u8; 4096]) -> bool {
     controller[525] & 1 != 0
 }
@@ -208,7 +209,7 @@ mod tests {
 
     const DATA: Data = Data { address: 0x1122_3344_5566_7788, length: 0x0002_0000 };
 
-    /// Every byte, by the offsets of the kernel's header.
+    /// Every byte, at the offsets of the kernel's header.
     fn expected(fields: &[(usize, &[u8])]) -> [u8; 72] {
         let mut bytes = [0; 72];
         for (at, field) in fields {
@@ -301,14 +302,14 @@ mod tests {
         data[128 + 0x13 * 4 + 2] = 9;
         let plain = NamespaceFacts { blocks: 0x1_0000, block_shift: 12, metadata: 0, protected: false };
         assert_eq!(NamespaceFacts::decode(&data), plain);
-        // Bit 4: metadata behind each block, no part of the number.
+        // Bit 4: metadata follows each block; not part of the number.
         data[26] = 1 << 5 | 1 << 4 | 3;
         data[29] = 1;
         let other = NamespaceFacts { block_shift: 9, metadata: 8, protected: true, ..plain };
         assert_eq!(NamespaceFacts::decode(&data), other);
         let mut controller = [0; 4096];
         assert!(!has_volatile_cache(&controller));
-        // Present, and bits that say how a flush works.
+        // Present, plus bits for the flush behaviour.
         controller[525] = 0x7;
         assert!(has_volatile_cache(&controller));
         controller[525] = 0x6;

@@ -14,9 +14,9 @@ const NVME_IOCTL_IO64_CMD: libc::c_ulong = 0xC050_4E48;
 /// Why a command failed.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// The device answered so.
+    /// The device answered with this status.
     Status(Status),
-    /// The kernel did not send it, or gave it up: EINTR after the reset of a controller.
+    /// The kernel did not send it, or cancelled it: EINTR after a controller reset.
     System(io::Error),
 }
 
@@ -24,15 +24,14 @@ pub(super) enum Failed {
 #[repr(C, align(8))]
 struct Passed<const N: usize>([u8; N]);
 
-/// The namespace that a node stands for.
+/// The namespace of a node.
 pub(super) fn namespace_id(node: BorrowedFd<'_>) -> io::Result<u32> {
-    // SAFETY: the descriptor is open for the borrow; this ioctl takes no argument, and drivers that are not NVMe do not
-    // know the number.
+    // SAFETY: the descriptor is open for the borrow; this ioctl takes no argument, and other drivers reject its number.
     let result = unsafe { libc::ioctl(node.as_raw_fd(), NVME_IOCTL_ID as _) };
     u32::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Runs an Identify that fills `out`; `command` makes it from the address.
+/// Runs an Identify that fills `out`; `command` builds it from the address.
 pub(super) fn identify(
     node: BorrowedFd<'_>,
     out: &mut [u8; 4096],
@@ -40,8 +39,8 @@ pub(super) fn identify(
 ) -> Result<(), Failed> {
     let mut passed = Passed::<72>(command(out.as_mut_ptr().expose_provenance() as u64).encode());
     // SAFETY: the descriptor is open for the borrow. The ioctl reads and writes one `struct nvme_passthru_cmd` of 72
-    // bytes, which `passed` is. The kernel writes to the data of the command, at most the 4096 bytes that an Identify
-    // says, which are exclusively borrowed; the call returns when the device is done with them.
+    // bytes, which `passed` is. The kernel writes to the data of the command, at most the 4096 bytes of an Identify,
+    // which are exclusively borrowed; the call returns when the device is done with them.
     let result = unsafe { libc::ioctl(node.as_raw_fd(), NVME_IOCTL_ADMIN_CMD as _, passed.0.as_mut_ptr()) };
     outcome(result)
 }
@@ -75,8 +74,8 @@ pub(super) fn write(
 unsafe fn run(node: BorrowedFd<'_>, command: Command) -> Result<(), Failed> {
     let mut passed = Passed::<80>(command.encode());
     // SAFETY: the descriptor is open for the borrow. The ioctl reads and writes one `struct nvme_passthru_cmd64` of 80
-    // bytes, which `passed` is. For the data of the command the caller vouches; the call returns when the device is
-    // done with it.
+    // bytes, which `passed` is. The caller promises that the command's data is valid; the call returns when the device
+    // is done with it.
     let result = unsafe { libc::ioctl(node.as_raw_fd(), NVME_IOCTL_IO64_CMD as _, passed.0.as_mut_ptr()) };
     outcome(result)
 }

@@ -1,4 +1,4 @@
-//! What memory of NVMe commands is registered with their ring, and what of it the kernel takes.
+//! The memory of NVMe commands that is registered with their ring, and which parts of it the kernel accepts.
 
 use super::nvme_command::{Command, Data, ENTRY_BYTES, URING_CMD_IO};
 use super::nvme_node::Node;
@@ -11,26 +11,26 @@ use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue::Entry32, opcode, types};
 use std::os::fd::AsRawFd;
 
-/// Of commands, which are long, and of their results.
+/// A ring with large entries for commands and large completions for their results.
 pub(super) type Ring = IoUring<Entry128, Entry32>;
 
-/// Bytes of a pool for trial: huge pages fit in.
+/// Bytes of the trial pool: enough for a huge page.
 const TRIAL_POOL: usize = 4 << 20;
-/// Bytes of what is registered by itself.
+/// Bytes of an individually registered page.
 const PAGE: usize = crate::BUFFER_ALIGN;
-/// Parts of it that are tried, bytes.
+/// Lengths of the trial reads, in bytes.
 const TRIALS: [usize; 3] = [4096, 4096, 64 << 10];
 
 /// The registered memory of a queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RegisteredMemory {
     table: Table,
-    /// Of it only whole pages are taken.
+    /// The kernel accepts only whole pages of it.
     whole_pages: bool,
 }
 
 impl RegisteredMemory {
-    /// Registers what was asked for, if the kernel takes it for commands: that is tried once for a device.
+    /// Registers the requested memory, if the kernel accepts it for commands: a trial, once per device, finds out.
     pub(super) fn new(
         ring: &Ring,
         target: &NvmeTarget,
@@ -44,7 +44,7 @@ impl RegisteredMemory {
         };
         let (whole_pages, takes) = match takes {
             Ok(Takes::Pages(why)) if options.register_buffers == Ask::Try => {
-                facts.fallbacks.push(format!("of registered memory whole pages only: {why}"));
+                facts.fallbacks.push(format!("only whole pages of registered memory are used: {why}"));
                 (true, Ok(()))
             }
             Ok(Takes::Pages(why)) | Err(why) => (false, Err(why)),
@@ -72,8 +72,8 @@ impl RegisteredMemory {
     }
 }
 
-/// Reads into parts of registered memory for trial: kernels before 6.12 refuse them (`blk_rq_map_user_bvec`), unless
-/// mended, and take whole entries only. The memory is like that of any pool.
+/// Trial reads into parts of registered memory: kernels before 6.12 refuse them (`blk_rq_map_user_bvec`) unless
+/// patched, and accept whole entries only. The memory is like that of any pool.
 fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<Takes, String> {
     let told = |error: Error| error.to_string();
     let pool = BufferPool::new(TRIAL_POOL).map_err(told)?;
@@ -85,7 +85,7 @@ fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<Takes
     let (table, _follower) = register_memory(&ring, &options, &mut facts).map_err(told)?;
     let refused = |error: i32| {
         let error = std::io::Error::from_raw_os_error(error);
-        format!("the kernel takes no part of a larger region for a command: {}", crate::describe(&error))
+        format!("the kernel refuses a part of a larger region for a command: {}", crate::describe(&error))
     };
     for length in TRIALS {
         let mut buffer = pool.take(length).map_err(told)?;
@@ -98,13 +98,13 @@ fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<Takes
             return if takes { Ok(Takes::Pages(refused(-result))) } else { Err(refused(-result)) };
         }
         if result > 0 {
-            return Err(format!("a read for trial failed: NVMe status {result:#x}"));
+            return Err(format!("a trial read failed: NVMe status {result:#x}"));
         }
     }
     Ok(Takes::Parts)
 }
 
-/// Reads the first bytes of the device into a buffer that is registered as `index`. Returns the command's result.
+/// Reads the first bytes of the device into a buffer registered as `index`. Returns the command's result.
 fn try_read(
     ring: &mut Ring,
     target: &NvmeTarget,
@@ -122,7 +122,7 @@ fn try_read(
         .buf_index(index)
         .build();
     // SAFETY: the memory is the buffer's, writable, unshared and at least of this length. It is freed after the
-    // completion was seen, or leaked if none can be had. The node is borrowed.
+    // completion was seen, or leaked if there is none. The node is borrowed.
     unsafe { ring.submission().push(&entry) }.map_err(|_| "the ring is full".to_string())?;
     ring::try_one(ring, |completion| completion.result()).map_err(|error| {
         std::mem::forget((buffer, pool.clone()));

@@ -10,18 +10,18 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Memory is mapped for a device in units of this, bytes.
+/// Unit of memory in a device's scatter list, in bytes.
 const PAGE: u64 = 4096;
 
-/// Unit of `start` in sysfs, bytes, whatever the logical block is.
+/// Unit of `start` in sysfs in bytes, regardless of the logical block size.
 const SECTOR: u64 = 512;
 
 /// The open nodes of a namespace.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// The block device: lock and exclusive claim. No data goes through it.
+    /// The block device: holds the lock and exclusive claim. No data goes through it.
     claimed: OwnedFd,
-    /// The character device: what commands go to.
+    /// The character device, which takes the commands.
     generic: OwnedFd,
 }
 
@@ -35,7 +35,7 @@ impl Node {
         self.claimed.as_fd()
     }
 
-    /// What the page cache of the block device holds is written out and forgotten: commands bypass it.
+    /// Writes back and drops the page cache of the block device, because commands bypass it.
     fn forget_pages(claimed: &OwnedFd) -> rustix::io::Result<()> {
         rustix::fs::fdatasync(claimed)?;
         rustix::fs::fadvise(claimed, 0, None, Advice::DontNeed)
@@ -43,8 +43,8 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Who reads the block device next must not find what it read before. Nobody can have written: without dirty pages
-    /// this sends nothing but a flush.
+    /// The next reader of the block device must not find stale pages. The claim excluded other writers: without dirty
+    /// pages this sends only a flush.
     fn drop(&mut self) {
         let _ = Self::forget_pages(&self.claimed);
     }
@@ -65,20 +65,20 @@ pub(super) struct NodeFacts {
     pub(super) polls: bool,
 }
 
-/// Refuses what cannot be meant, before it is opened.
+/// Refuses paths that cannot be an NVMe block device before opening them.
 pub(super) fn check_path(path: &Path) -> Result<()> {
     let kind = rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode));
     let why = match kind {
         Ok(FileType::CharacterDevice) => {
-            "is a character device: `nvme:` wants the block device (such as /dev/nvme0n1), which can be owned"
+            "is a character device: `nvme:` needs the block device (such as /dev/nvme0n1), which can be claimed"
         }
-        Ok(FileType::RegularFile) => "is an image file, no NVMe device: take `nvme:` away",
+        Ok(FileType::RegularFile) => "is an image file, not an NVMe device: remove `nvme:`",
         _ => return Ok(()),
     };
     Err(unsupported(path, why))
 }
 
-/// Finds the character device of a claimed block device, and asks the device about itself.
+/// Finds the character device of a claimed block device, and identifies the device.
 pub(super) fn open(claimed: Claimed, path: &Path, write: bool, probed: &Probed) -> Result<(Node, NodeFacts)> {
     let place = Place::of(path, &claimed)?;
     let (generic, namespace) = place.open_generic(path, write, claimed.file.as_fd())?;
@@ -99,7 +99,7 @@ pub(super) fn open(claimed: Claimed, path: &Path, write: bool, probed: &Probed) 
     Ok((Node { claimed: claimed.file, generic }, facts))
 }
 
-/// Where sysfs has the disk.
+/// The disk's place in sysfs.
 #[derive(Debug)]
 struct Place {
     /// Its directory.
@@ -148,25 +148,23 @@ impl Place {
         match (id(block), id(generic.as_fd())) {
             (Some(namespace), Some(other)) if same && namespace == other => Ok((generic, namespace)),
             _ => {
-                let why = format!("and {} are not one namespace", node.display());
+                let why = format!("and {} are not the same namespace", node.display());
                 Err(unsupported(path, &why))
             }
         }
     }
 }
 
-/// `ng0n1` for `…/nvme0/nvme0n1`. The error says what else it is.
+/// `ng0n1` for `…/nvme0/nvme0n1`. The error says what the disk is instead.
 fn generic_name(disk: &Path) -> std::result::Result<String, String> {
     let name = disk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let Some(numbers) =
         name.strip_prefix("nvme").filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     else {
-        return Err(format!("is no NVMe device but `{name}`: take `nvme:` away"));
+        return Err(format!("is not an NVMe device but `{name}`: remove `nvme:`"));
     };
     if disk.components().any(|part| part.as_os_str() == "nvme-subsystem") {
-        return Err(
-            "has several paths (NVMe multipath), which commands would bypass: take `nvme:` away".into()
-        );
+        return Err("has several paths (NVMe multipath), which commands would bypass: remove `nvme:`".into());
     }
     Ok(format!("ng{numbers}"))
 }
@@ -175,12 +173,12 @@ fn check_format(path: &Path, facts: NamespaceFacts, probed: &Probed, place: &Pla
     if facts.metadata != 0 || facts.protected {
         return Err(unsupported(
             path,
-            "keeps metadata or protection information with its blocks: take `nvme:` away",
+            "keeps metadata or protection information with its blocks: remove `nvme:`",
         ));
     }
     let shift = probed.geometry.logical_block.trailing_zeros();
     if u32::from(facts.block_shift) != shift {
-        let why = format!("has blocks of 2^{} bytes, and the kernel says 2^{shift}", facts.block_shift);
+        let why = format!("has blocks of 2^{} bytes, but the kernel reports 2^{shift}", facts.block_shift);
         return Err(unsupported(path, &why));
     }
     let zoned = fs::read_to_string(place.disk.join("queue/zoned")).is_ok_and(|text| text.trim() != "none");
@@ -189,7 +187,7 @@ fn check_format(path: &Path, facts: NamespaceFacts, probed: &Probed, place: &Pla
     }
     let end = place.start.checked_add(probed.geometry.size);
     if end.is_none_or(|end| end >> shift > facts.blocks) {
-        return Err(unsupported(path, "is larger for the kernel than for the device"));
+        return Err(unsupported(path, "is larger according to the kernel than according to the device"));
     }
     Ok(())
 }
@@ -208,14 +206,14 @@ fn ask(
         }
         Failed::System(error) => Error::Open {
             path: path.display().to_string(),
-            action: "ask the NVMe device what it is",
+            action: "identify the NVMe device",
             errno: error.raw_os_error().unwrap_or(libc::EIO),
         },
     })
 }
 
-/// What one command may carry: of the device, and of the driver, which takes a list of so many pieces of memory. Each
-/// page may be a piece, and memory that begins inside a page has one more.
+/// Most bytes of one command: limited by the device, and by the driver's number of memory segments. Each page may be a
+/// segment, and memory that begins inside a page has one more.
 fn transfer_max(disk: &Path, block: u64) -> u64 {
     let bytes = number(&disk.join("queue/max_hw_sectors_kb")).map_or(PAGE, |kilobytes| kilobytes << 10);
     let pieces = number(&disk.join("queue/max_segments")).unwrap_or(2);
@@ -250,7 +248,7 @@ mod tests {
             ["/sys/devices/virtual/block/loop0", "/sys/devices/x/sda", "/sys/devices/virtual/block/nvmet"]
         {
             let error = name(other).unwrap_err();
-            assert!(error.contains("no NVMe device"), "{error}");
+            assert!(error.contains("not an NVMe device"), "{error}");
         }
     }
 

@@ -1,16 +1,17 @@
-//! The queue of `nvme:`: commands through io_uring (`IORING_OP_URING_CMD`), past the block layer.
+//! The queue of `nvme:`: commands through io_uring (`IORING_OP_URING_CMD`), bypassing the block layer.
 //!
-//! **A command is whole.** Its result is zero, a status of the device (positive, never bytes), or an errno. So the
-//! queue keeps each request until its last command ended, and makes the result from the request.
+//! **A command succeeds or fails as a whole.** Its result is zero, a status of the device (positive, never bytes), or
+//! an errno. So the queue keeps each request until its last command has ended, and takes the length of the result from
+//! the request.
 //!
-//! **Requests become commands when they are sent.** What is pushed waits in `waiting`, a word for each command; a
-//! request longer than a command may be is several. As many as the [`super::budget`] of the device admits are encoded
-//! and sent, the rest goes with later calls, as in [`super::uring`].
+//! **Requests become commands when they are sent.** Pushed requests wait in `waiting`, one word per command; a request
+//! longer than the largest command takes several. The queue encodes and sends as many as the [`super::budget`] of the
+//! device admits; the rest goes with later calls, as in [`super::uring`].
 //!
-//! **Retries.** The block layer sends a failed command up to five times unless the device forbids it. Commands from
-//! here do not pass there, so this queue does the same.
+//! **Retries.** The block layer retries a failed command up to five times unless the device forbids it. Commands from
+//! here bypass the block layer, so this queue does the same.
 //!
-//! **Dropping waits**, in the way and with the tombstone of [`super::uring`].
+//! **Dropping waits**, as in [`super::uring`], with the same tombstone.
 
 use super::budget::Share;
 use super::enter;
@@ -33,7 +34,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most bytes of one transfer, as of the kernel's own calls: the result is an `i32`.
+/// Most bytes of one transfer, the same as for the kernel's own calls: the result is an `i32`.
 const TRANSFER_MAX: u32 = 0x7fff_f000;
 
 /// See the module.
@@ -44,7 +45,7 @@ pub(super) struct NvmeQueue {
     // Declared before `tombstone`: the ring must be closed before it waits.
     ring: Ring,
     tombstone: Tombstone,
-    // The memory of commands, after it.
+    // The memory of commands comes after the ring.
     /// A range to deallocate for each slot.
     ranges: Box<[[u8; RANGE_BYTES as usize]]>,
     _pool: Option<BufferPool>,
@@ -53,19 +54,19 @@ pub(super) struct NvmeQueue {
     _node: Arc<Node>,
     descriptor: i32,
     descriptor_flags: Flags,
-    /// What memory is registered with the ring.
+    /// The memory registered with the ring.
     registered: RegisteredMemory,
     slots: Box<[Slot]>,
     free: Vec<u32>,
     /// Commands to be sent.
     waiting: VecDeque<Part>,
-    /// Of `waiting`, the first ones: submitted, and held back until the device has room.
+    /// Of `waiting`, the first ones: submitted by the caller, and held back until the device has room.
     due: usize,
-    /// Requests pushed since the last submission, answered ones too.
+    /// Requests pushed since the last submission, including those answered at once.
     fresh: usize,
-    /// Commands in the submission ring: the kernel was short of memory.
+    /// Commands in the submission ring that the kernel has not taken: it was short of memory.
     unsent: u32,
-    /// Commands in the kernel, or ended there and not seen.
+    /// Commands in the kernel, or ended there without being seen.
     sent: u32,
     share: Option<Share>,
     /// An owner-driven ring that nobody has driven yet.
@@ -75,7 +76,8 @@ pub(super) struct NvmeQueue {
 impl NvmeQueue {
     /// Creates the queue.
     ///
-    /// # Errors What was required and refused is [`crate::Error::Unsupported`].
+    /// # Errors
+    /// [`crate::Error::Unsupported`] for a refused feature that was required.
     pub(super) fn new(target: NvmeTarget, node: Arc<Node>, options: &QueueOptions) -> Result<Self> {
         options.check_depth()?;
         let process = Process::current()?;
@@ -92,7 +94,7 @@ impl NvmeQueue {
         let plan = Plan { depth: options.depth, polled, owner, sqpoll: Ask::No };
         let (ring, kind) = ring::build::<Entry128, Entry32>(plan, &mut facts)?;
         let mut tombstone = Tombstone::new()?;
-        // The claim stays while commands are in flight: another process must not take the device before they are over.
+        // The claim stays while commands are in flight: no other process may claim the device before they have ended.
         let held = Some(node.claim());
         let file_slot =
             ring::register_files(&ring, None, node.generic(), held, &tombstone, options, &mut facts)?;
@@ -137,7 +139,7 @@ impl NvmeQueue {
         })
     }
 
-    /// How many commands a request is; `None` for one that no command can carry out.
+    /// How many commands a request takes; `None` if no command can execute it.
     #[inline]
     fn parts(&self, request: &Request) -> Option<u32> {
         let most = match request.op {
@@ -187,21 +189,22 @@ impl NvmeQueue {
             .user_data(part.pack())
     }
 
-    /// Puts what is due into the submission ring, as far as the device admits it.
+    /// Puts due commands into the submission ring, as far as the device admits them.
     fn fill(&mut self) {
         let in_device = self.sent + self.unsent;
         let wanted = u32::try_from(self.due).unwrap_or(u32::MAX);
         let admitted = self.share.as_mut().map_or(wanted, |share| share.admit(in_device, wanted));
-        // The completion ring has room for twice the entries of this one.
+        // The completion ring has twice the entries of the submission ring.
         let room =
             (self.ring.params().cq_entries() - in_device).min(self.ring.params().sq_entries() - self.unsent);
         for _ in 0..admitted.min(room) {
             let Some(part) = self.waiting.pop_front() else { return };
             let entry = self.encode(part);
-            // SAFETY: who pushed the request promised that its memory stays valid and unshared until the completion is
-            // delivered or the queue is dropped. It is delivered after its last command ended, and dropping waits
-            // until the kernel has let go of all memory. A range to deallocate is the slot's, which is used again
-            // after that only, and lives as long. The node is kept open by `self._node` (and by the ring's table).
+            // SAFETY: the caller of `push` promised that the request's memory stays valid and unshared until the
+            // completion is delivered or the queue is dropped. It is delivered after its last command has ended, and
+            // dropping waits until the kernel no longer uses any memory. A range to deallocate belongs to the slot,
+            // which is reused only after that, and lives as long. `self._node` (and the ring's table) keeps the node
+            // open.
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
                 self.waiting.push_front(part);
                 return;
@@ -233,14 +236,15 @@ impl NvmeQueue {
         }
     }
 
-    /// The kernel took entries.
+    /// The kernel took `count` entries.
     fn took(&mut self, count: usize) {
         let count = (count as u32).min(self.unsent);
         self.unsent -= count;
         self.sent += count;
     }
 
-    /// Waits until the kernel has let go of all memory. What was pushed and never submitted is never executed.
+    /// Waits until the kernel no longer uses any memory of requests. Requests pushed but never submitted are never
+    /// executed.
     fn quiesce(&mut self) -> Result<()> {
         if self.disabled {
             return Ok(());
@@ -248,7 +252,7 @@ impl NvmeQueue {
         let mut unheard = Vec::with_capacity(self.slots.len());
         let mut outcome = Ok(());
         while self.sent > 0 || (outcome.is_ok() && (self.due > 0 || self.unsent > 0)) {
-            // A thread that may not send for its owner does not: what was not sent needs no waiting.
+            // If this thread may not send for the owner, it stops trying: unsent requests need no waiting.
             if outcome.is_ok() {
                 outcome = self.send_due();
             }
@@ -313,7 +317,7 @@ impl Reaps for NvmeQueue {
         self.due = self.waiting.len();
         self.fill();
         let in_device = self.sent + self.unsent;
-        // While others are held back, half of what the device has comes back before more is sent.
+        // While others are held back, wait for half of the requests in the device before sending more.
         let want = want.min(if self.due > 0 { (in_device / 2).max(1) } else { in_device });
         let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if rest == Some(Duration::ZERO) {
@@ -321,13 +325,13 @@ impl Reaps for NvmeQueue {
             return Ok(Entered::TimedOut);
         }
         if rest.is_some() && self.shell.facts.polled {
-            // The kernel ignores time limits while it polls: the caller looks again and again.
+            // The kernel ignores time limits while it polls: the caller checks repeatedly.
             self.send_due()?;
             return self.enter_only(0).map(|()| Entered::Progress);
         }
         match enter::send_and_wait(&self.ring, want, rest) {
             Ok(count) => self.took(count),
-            // An error is only returned when no entry was taken: otherwise their number is.
+            // An error means that no entry was taken; otherwise the call returns their number.
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Entered::TimedOut),
             Err(error) => self.make_room(&error)?,
         }

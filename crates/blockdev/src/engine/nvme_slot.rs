@@ -1,28 +1,28 @@
-//! A request of a queue as the commands that it takes: which have ended, and which are sent again.
+//! The commands of a queued request: which have ended, and which are sent again.
 
 use super::nvme_command::Status;
 use crate::retries::is_put_off;
 use crate::{Done, Op, Request};
 
-/// A failed command is sent again so often, as by the kernel (`nvme_core.max_retries`).
+/// Retries of a failed command, as in the kernel (`nvme_core.max_retries`).
 pub(super) const RETRIES: u8 = 5;
 
 /// A request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     pub(super) request: Request,
-    /// Commands that have not ended.
+    /// Commands that have not yet ended.
     pub(super) left: u32,
     /// First failure: a negative errno.
     pub(super) error: i32,
-    /// How often one of its commands was sent again, and may be.
+    /// Retries so far of all its commands, and their maximum.
     retries: u32,
     retries_max: u32,
-    /// Its memory is sent as plain memory, after the kernel refused it as registered.
+    /// Its memory is sent as plain memory, because the kernel refused it as registered.
     plain: bool,
 }
 
-/// Which part of which request: the tag of a command.
+/// The tag of a command: which part of which request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
     pub(super) slot: u32,
@@ -40,33 +40,33 @@ impl Part {
 }
 
 impl Slot {
-    /// `parts` commands.
+    /// A request of `parts` commands.
     pub(super) fn new(request: Request, parts: u32) -> Self {
         let retries_max = u32::from(RETRIES).saturating_mul(parts);
         Slot { request, left: parts, error: 0, retries: 0, retries_max, plain: false }
     }
 
-    /// A command ended well. Returns what is to be sent next for that reason: the memory for a range is the slot's, so
-    /// a discard has one command at a time.
+    /// A command succeeded. Returns the next one to send: a discard has one command at a time, because the slot has
+    /// memory for one range.
     #[inline]
     pub(super) fn succeeds(&mut self, part: Part) -> Option<Part> {
         self.left -= 1;
         (self.left > 0 && self.request.op == Op::Discard).then_some(Part { number: part.number + 1, ..part })
     }
 
-    /// A command failed. Returns it if it is to be sent again.
+    /// A command failed. Returns it if it must be sent again.
     #[cold]
     pub(super) fn fails(&mut self, part: Part, result: i32) -> Option<Part> {
         let (again, errno) = match result {
             status if status > 0 => (Status::of(status).may_be_retried(), Status::of(status).errno()),
-            // Given up by a controller that was reset, or not sent for want of memory. Nobody above may take this for
-            // "was not sent".
+            // Cancelled by a controller reset, or not sent for lack of memory. EIO, because the layers above must not
+            // conclude that it was not sent.
             result if is_put_off(-result) => (true, libc::EIO),
             // Before Linux 6.12, a registered region larger than the command (`block/blk-map.c`), of a shape that
-            // `try_registered` has not tried.
+            // `try_registered` did not try.
             result => {
                 self.plain |= -result == libc::EINVAL && self.request.memory.registered.take().is_some();
-                // Of several that were in flight with it, each is sent once more.
+                // Each command that was in flight with it is sent once more.
                 (-result == libc::EINVAL && self.plain, -result)
             }
         };
@@ -111,7 +111,7 @@ mod tests {
     fn each_command_of_a_request_is_sent_again() {
         let mut slot = slot(8, false);
         for number in 0..8 {
-            // A controller was reset: every command that was in flight comes back once.
+            // A controller reset: every command in flight comes back once.
             assert!(slot.fails(Part { slot: 0, number }, -libc::EINTR).is_some(), "part {number}");
         }
         let forever =

@@ -1,4 +1,4 @@
-//! What commands are made for: a namespace, or a part of it, and its limits.
+//! The target of commands: a namespace, or a part of it, and its limits.
 
 use super::budget::Budget;
 use super::nvme_command::{Blocks, Data};
@@ -6,19 +6,19 @@ use super::probe;
 use crate::Request;
 use std::sync::{Arc, OnceLock};
 
-/// Polled commands since this release only.
+/// First kernel release with safe polled commands.
 const POLLED_SINCE: (u32, u32) = (6, 12);
 
-/// What memory of a command may be registered.
+/// Which registered memory the kernel accepts for a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Takes {
     /// Any part of a region.
     Parts,
-    /// Only all of what is registered as one: pages that are registered by themselves. Why no more.
+    /// Only a whole entry: individually registered pages. The text says why.
     Pages(String),
 }
 
-/// What commands are made for.
+/// The target of commands.
 #[derive(Debug, Clone)]
 pub(super) struct NvmeTarget {
     pub(super) namespace: u32,
@@ -30,16 +30,16 @@ pub(super) struct NvmeTarget {
     pub(super) logical_block: u32,
     /// Most bytes of a read or write command, whole blocks.
     pub(super) transfer_max: u64,
-    /// Most bytes of a range to deallocate, whole blocks; 0: there is no such command.
+    /// Most bytes of a range to deallocate, whole blocks; 0: not supported.
     pub(super) discard_max: u64,
     /// Flushes and FUA mean something.
     pub(super) volatile_cache: bool,
     pub(super) read_only: bool,
     /// The driver has queues for polled completions.
     pub(super) polls: bool,
-    /// What the device takes at once, if that is known.
+    /// How much the device takes at once, if that is known.
     pub(super) budget: Option<Arc<Budget>>,
-    /// What registered memory is taken, once it was tried, or why none.
+    /// The result of the trial of registered memory, or why none is accepted.
     pub(super) takes: Arc<OnceLock<std::result::Result<Takes, String>>>,
 }
 
@@ -48,20 +48,20 @@ impl NvmeTarget {
     pub(super) fn polling(&self) -> std::result::Result<(), String> {
         if probe::kernel_is_before(POLLED_SINCE) {
             let (major, minor) = POLLED_SINCE;
-            // Seen on 6.1: at the exit of the process the kernel touches commands that are gone.
-            return Err(format!("kernels before {major}.{minor} may crash of polled NVMe commands"));
+            // Seen on 6.1: when the process exits, the kernel accesses commands that were freed.
+            return Err(format!("kernels before {major}.{minor} may crash on polled NVMe commands"));
         }
         if self.polls { Ok(()) } else { Err("the driver has no polled queues (nvme.poll_queues=N)".into()) }
     }
 
-    /// The blocks of some bytes, which must be whole blocks.
+    /// The blocks of a range of bytes, which must be whole blocks.
     #[inline]
     pub(super) fn blocks(&self, pos: u64, length: u64) -> Blocks {
         let shift = self.logical_block.trailing_zeros();
         Blocks { first: (self.start + pos) >> shift, count: length >> shift }
     }
 
-    /// Blocks and memory of one part of a transfer or discard; parts have `most` bytes.
+    /// Blocks and memory of one part of a transfer or discard; each part has `most` bytes, the last maybe fewer.
     #[inline]
     pub(super) fn piece(&self, request: &Request, number: u32, most: u64) -> (Blocks, Data) {
         let offset = u64::from(number) * most;

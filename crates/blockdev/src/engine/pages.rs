@@ -1,14 +1,14 @@
-//! Sparse memory for devices that live in memory: one mapping, zero pages made on demand.
+//! Sparse memory for devices in memory: one mapping, zero pages allocated on demand.
 
 use super::dax_copy::Copier;
 use crate::{Error, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr::NonNull;
 
-/// Granularity at which memory appears and disappears. Larger base pages only make a discard keep more.
+/// Granularity at which memory is allocated and freed. With larger base pages a discard only frees less.
 const PAGE: u64 = 4096;
 
-/// A zero-filled range of memory that takes room only where it was written.
+/// A zero-filled range of memory that takes memory only where it was written.
 ///
 /// Any number of threads may copy in and out at once without locks; overlapping copies mix, as on a device.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: this value owns the mapping and is the last to know its address. Failure would only leak.
+        // SAFETY: this value owns the mapping and holds the last pointer to it. Failure would only leak.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size as usize) };
     }
 }
@@ -120,7 +120,7 @@ mod tests {
         let pages = Pages::new(8192).unwrap();
         let mut byte = [0u8; 1];
         let mut read = |pos| {
-            // SAFETY: one byte is there.
+            // SAFETY: the buffer has one byte.
             unsafe { pages.read(pos, byte.as_mut_ptr(), 1) }
         };
         assert_eq!(read(8191), Ok(()));

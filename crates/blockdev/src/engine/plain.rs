@@ -1,14 +1,13 @@
-//! What queues without a ring of the kernel share: a fixed ring of completions, and answers to
-//! [`QueueOptions`].
+//! Shared by queues without io_uring: a fixed ring of completions, and answers to [`QueueOptions`].
 
 use crate::{Done, Full, QueueFacts, QueueOptions, Result, Wait};
 
-/// Completions in the order they happened. Never allocates after creation.
+/// Completions in order. Never allocates after creation.
 #[derive(Debug)]
 pub(crate) struct DoneRing {
     slots: Box<[Done]>,
     capacity: u32,
-    /// Positions count up and wrap; the slot is the position modulo `slots.len()`, a power of two.
+    /// Positions increase and wrap; the slot is the position modulo `slots.len()`, a power of two.
     head: u32,
     tail: u32,
     sent: u32,
@@ -72,8 +71,8 @@ impl DoneRing {
     }
 }
 
-/// Checks the depth and answers every optional wish: such a queue has no ring that could poll or register.
-/// What is required is refused, what is tried is reported.
+/// Checks the depth and answers every optional request: such a queue has no ring that could poll or register. A
+/// required feature is an error, a tried one a reported fallback.
 pub fn grant(engine: &'static str, options: &QueueOptions) -> Result<QueueFacts> {
     options.check_depth()?;
     let mut facts = QueueFacts { owner_driven: options.owner_driven, ..QueueFacts::default() };
@@ -88,7 +87,7 @@ pub fn grant(engine: &'static str, options: &QueueOptions) -> Result<QueueFacts>
         ask.granted(what, || Err(format!("{engine} has no use for it")), &mut facts)?;
     }
     if !options.priority.is_of_thread() {
-        facts.fallbacks.push(format!("{engine} has no use for an I/O priority"));
+        facts.fallbacks.push(format!("{engine} does not use an I/O priority"));
     }
     Ok(facts)
 }

@@ -1,5 +1,4 @@
-//! What a file or block device is able to do: geometry and capabilities, asked of the kernel when it is
-//! opened.
+//! What a file or block device can do: geometry and capabilities, queried from the kernel at opening.
 
 use super::budget::Tags;
 use crate::own::{Claimed, device_numbers};
@@ -13,30 +12,30 @@ use std::path::{Path, PathBuf};
 /// Smallest logical block of any device here, bytes.
 const SECTOR: u32 = 512;
 
-/// Logical block and memory alignment where the kernel tells neither and a 512-byte trial fails, bytes.
+/// Logical block and memory alignment in bytes where the kernel reports neither and a 512-byte trial fails.
 const CAUTIOUS: u32 = 4096;
 
-/// Most that memory is aligned to because of the logical block, bytes: a page, which every buffer here begins with.
+/// Largest memory alignment derived from the logical block, in bytes: a page, to which every pool buffer is aligned.
 const PAGE: u32 = 4096;
 
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Reads that tell whether a device is done when a call returns.
+/// Reads that test whether a device completes requests in the call.
 const TRIALS: u64 = 8;
 
-/// Devices on top of each other that are looked through for the one with tags.
+/// Most stacked devices searched for the one with tags.
 const STACKED_MAX: usize = 8;
 
 /// The answers.
 #[derive(Debug, Clone)]
 pub(super) struct Probed {
     pub(super) geometry: Geometry,
-    /// As the hardware says; the engine lowers what it cannot use.
+    /// As the hardware reports them; the engine clears those that it cannot use.
     pub(super) capabilities: Capabilities,
     /// A FUA write to this block device is a write and a flush of its whole cache: it has no FUA, so the block layer
-    /// does that (`block/blk-flush.c`). Only of disks with request queues that stand on no others: what is mapped onto
-    /// several passes the write on to one of them.
+    /// emulates it (`block/blk-flush.c`). Only for disks with request queues and no device below: a device mapped onto
+    /// several disks passes the write on to one of them only.
     pub(super) fua_flushes: bool,
     pub(super) driving: Driving,
     /// Device number and tags of the disk that does the work.
@@ -45,7 +44,7 @@ pub(super) struct Probed {
     pub(super) notes: Vec<String>,
 }
 
-/// Asks everything about an opened device.
+/// Queries everything about an opened device.
 pub(super) fn probe(claimed: &Claimed, path: &Path, write: bool) -> Result<Probed> {
     let mut probed =
         if claimed.is_block() { probe_block(claimed, path)? } else { probe_file(claimed, path)? };
@@ -60,16 +59,16 @@ pub(super) fn probe(claimed: &Claimed, path: &Path, write: bool) -> Result<Probe
     }
     probed.notes.push(match probed.driving {
         Driving::Inline => {
-            "no NOWAIT, and done when a call returns: queued requests run when submitted".into()
+            "no NOWAIT, and requests complete in the call: queued ones run when submitted".into()
         }
         _ => "no NOWAIT: io_uring hands every request to a worker thread".into(),
     });
     Ok(probed)
 }
 
-/// Whether a synchronous write to a block device goes through a worker thread of the kernel: it is put on a plug list
-/// first (`block/fops.c`), and a disk with request queues gets it when the plug is pulled. Measured in instructions of
-/// the whole system, 4 KiB: 16 500 on 6.1 (a ring of one entry: 7 900), 8 400 on 6.12 (a ring: 8 500).
+/// Whether a synchronous write to a block device goes through a kernel worker thread: it is put on a plug list first
+/// (`block/fops.c`), and a disk with request queues gets it when the plug is flushed. Measured in instructions of the
+/// whole system, 4 KiB: 16 500 on 6.1 (a ring of one entry: 7 900), 8 400 on 6.12 (a ring: 8 500).
 pub(super) fn plugs_writes() -> bool {
     kernel_is_before((6, 12))
 }
@@ -97,13 +96,13 @@ fn probe_block(claimed: &Claimed, path: &Path) -> Result<Probed> {
     let logical_block = checked_block(path, sectors)?;
     let queue = QueueAttributes::of(claimed.stat.st_rdev);
     let memory_align = match queue.number("dma_alignment") {
-        // Never less than a logical block (a page at most). zram says 511 but transfers whole pages: a read into
-        // memory that begins inside a page overwrites what lies before and behind it (seen on 6.18).
+        // Never less than a logical block (a page at most). zram reports 511 but transfers whole pages: a read into
+        // memory that begins inside a page overwrites the bytes before and after it (seen on 6.18).
         Some(mask) if mask < u64::from(u32::MAX) && (mask + 1).is_power_of_two() => {
             logical_block.min(PAGE).max(mask as u32 + 1)
         }
         _ => {
-            notes.push("sysfs tells no DMA alignment: memory is aligned to the logical block".into());
+            notes.push("sysfs reports no DMA alignment: memory is aligned to the logical block".into());
             logical_block
         }
     };
@@ -111,7 +110,7 @@ fn probe_block(claimed: &Claimed, path: &Path) -> Result<Probed> {
         Some("write through") => false,
         Some("write back") => true,
         _ => {
-            notes.push("sysfs tells no write cache: a volatile one is assumed".into());
+            notes.push("sysfs reports no write cache: a volatile one is assumed".into());
             true
         }
     };
@@ -132,7 +131,7 @@ fn probe_block(claimed: &Claimed, path: &Path) -> Result<Probed> {
 
 fn probe_file(claimed: &Claimed, path: &Path) -> Result<Probed> {
     let mut notes = Vec::new();
-    let system = rustix::fs::fstatfs(&claimed.file).map_err(failed(path, "ask its file system"))?;
+    let system = rustix::fs::fstatfs(&claimed.file).map_err(failed(path, "query its file system"))?;
     let on_tmpfs = u64::try_from(system.f_type).is_ok_and(|magic| magic == TMPFS_MAGIC);
     let (logical_block, memory_align) = match told_alignment(claimed, path)? {
         Some((offset, memory)) => (checked_block(path, offset.max(SECTOR))?, memory),
@@ -144,7 +143,7 @@ fn probe_file(claimed: &Claimed, path: &Path) -> Result<Probed> {
     };
     let size = u64::try_from(claimed.stat.st_size).unwrap_or(0);
     let capabilities = Capabilities {
-        // The medium below a file is out of sight: only memory is known to have no cache to lose.
+        // The medium below a file is unknown: only memory is known to have no volatile cache.
         volatile_cache: !on_tmpfs,
         fua: true,
         nowait: false,
@@ -154,7 +153,7 @@ fn probe_file(claimed: &Claimed, path: &Path) -> Result<Probed> {
     };
     let geometry =
         Geometry { size: whole_blocks(size, logical_block, &mut notes), logical_block, memory_align };
-    // Other file systems may answer a read of a hole at once, and nothing else.
+    // On other file systems a read of a hole may complete at once, but nothing else does.
     let driving = if on_tmpfs { Driving::Inline } else { Driving::Workers };
     Ok(Probed { geometry, capabilities, fua_flushes: false, driving, tags: None, notes })
 }
@@ -170,21 +169,21 @@ fn told_alignment(claimed: &Claimed, path: &Path) -> Result<Option<(u32, u32)>> 
     if told.stx_dio_offset_align == 0 {
         let path = path.display();
         return Err(Error::Unsupported(format!(
-            "{path}: direct I/O is not possible on this file (statx says so)"
+            "{path}: direct I/O is not possible on this file (according to statx)"
         )));
     }
     Ok(Some((told.stx_dio_offset_align, told.stx_dio_mem_align.max(1).next_power_of_two())))
 }
 
-/// A file system that tells nothing is tried with one 512-byte read at byte 512: EINVAL means that it wants
-/// more.
+/// If the file system reports nothing, try one 512-byte read at byte 512: EINVAL means that it needs a larger
+/// alignment.
 fn assume_alignment(file: BorrowedFd<'_>, notes: &mut Vec<String>) -> (u32, u32) {
     let mut scratch = Scratch::new(2 * SECTOR as usize);
     let half = &mut scratch[SECTOR as usize..];
     let refused = sys::read(file, half, u64::from(SECTOR), 0)
         .is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
     let assumed = if refused { CAUTIOUS } else { SECTOR };
-    notes.push(format!("the file system tells no direct I/O alignment: {assumed} bytes are assumed"));
+    notes.push(format!("the file system reports no direct I/O alignment: {assumed} bytes are assumed"));
     (assumed, assumed)
 }
 
@@ -198,13 +197,13 @@ fn checked_block(path: &Path, bytes: u32) -> Result<u32> {
 fn whole_blocks(size: u64, logical_block: u32, notes: &mut Vec<String>) -> u64 {
     let rest = size % u64::from(logical_block);
     if rest != 0 {
-        notes.push(format!("the last {rest} bytes are no whole logical block and are not used"));
+        notes.push(format!("the last {rest} bytes are not a whole logical block and are not used"));
     }
     size - rest
 }
 
-/// Whether the file accepts `RWF_NOWAIT`: the kernel refuses the flag itself with EOPNOTSUPP, before it looks
-/// at anything else, where submission may block.
+/// Whether the file accepts `RWF_NOWAIT`: where submission may block, the kernel refuses the flag with EOPNOTSUPP
+/// before it checks anything else.
 fn has_nowait(file: BorrowedFd<'_>, logical_block: u32) -> bool {
     let mut scratch = Scratch::new(logical_block as usize);
     match sys::read(file, &mut scratch, 0, libc::RWF_NOWAIT) {
@@ -213,8 +212,8 @@ fn has_nowait(file: BorrowedFd<'_>, logical_block: u32) -> bool {
     }
 }
 
-/// Whether a device without NOWAIT does its work in the call (zram), so that a thread never sleeps for it. One that
-/// hands requests on (dm-crypt) takes its time, and workers wait for several at once.
+/// Whether a device without NOWAIT does its work in the call (zram), so that a thread never sleeps for it. For one that
+/// hands requests on (dm-crypt) a thread sleeps, and workers can wait for several requests at once.
 fn completes_in_call(file: BorrowedFd<'_>, geometry: Geometry) -> bool {
     let mut scratch = Scratch::new(geometry.logical_block as usize);
     let block = u64::from(geometry.logical_block);
@@ -227,13 +226,12 @@ fn completes_in_call(file: BorrowedFd<'_>, geometry: Geometry) -> bool {
         }
         slept += u64::from(before.is_none() || sys::voluntary_switches().ok() != before);
     }
-    // Somebody else may hold a lock of the driver for a moment.
+    // Another thread may hold a lock of the driver for a moment.
     slept <= TRIALS / 4
 }
 
-/// The tags of a block device, with the number of the disk whose they are: a partition's are its disk's, and those of a
-/// mapped device are those of the only device below it. `None` for drivers without tags, and where several disks share
-/// the work.
+/// The tags of a block device, and the number of the disk that has them: a partition uses its disk's, a mapped device
+/// those of the only device below it. `None` for drivers without tags, and where several disks share the work.
 fn disk_tags(rdev: u64) -> Option<(String, Tags)> {
     let mut device = PathBuf::from(format!("/sys/dev/block/{}", device_numbers(rdev)));
     for _ in 0..STACKED_MAX {
@@ -256,7 +254,7 @@ fn disk_tags(rdev: u64) -> Option<(String, Tags)> {
     None
 }
 
-/// The `queue` directory of a block device in sysfs. A partition has none: its disk's counts.
+/// The `queue` directory of a block device in sysfs. A partition has none and uses its disk's.
 struct QueueAttributes {
     directory: PathBuf,
 }
@@ -265,7 +263,7 @@ impl QueueAttributes {
     fn of(rdev: u64) -> Self {
         let device = PathBuf::from(format!("/sys/dev/block/{}", device_numbers(rdev)));
         let own = device.join("queue");
-        // `..` is resolved by the kernel after the symbolic link, so it is the disk's directory.
+        // The kernel resolves `..` after the symbolic link, so it is the disk's directory.
         QueueAttributes { directory: if own.is_dir() { own } else { device.join("../queue") } }
     }
 
@@ -277,7 +275,7 @@ impl QueueAttributes {
         self.text(name)?.parse().ok()
     }
 
-    /// Whether requests are queued here, and go to no device below.
+    /// Whether requests are queued here rather than passed to a device below.
     fn is_of_a_disk(&self) -> bool {
         let below = fs::read_dir(self.directory.join("../slaves"));
         self.directory.join("../mq").is_dir() && below.is_ok_and(|mut below| below.next().is_none())

@@ -1,4 +1,4 @@
-//! How a queue on a ring reaps, whatever its entries are: sends, waits, drains, and wakes up who sleeps on its
+//! Reaping of queues on rings, for any type of entry: sends, waits, drains, and wakes threads that wait on the queue's
 //! descriptor.
 
 use super::enter;
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-/// What all queues on rings have.
+/// State that all queues on rings have.
 pub(super) struct Shell {
     pub(super) process: Process,
     /// Completions that never went through a ring.
@@ -32,20 +32,20 @@ pub(super) trait Reaps {
     type Completion: cqueue::EntryMarker;
     fn shell(&mut self) -> &mut Shell;
     fn ring(&mut self) -> &mut IoUring<Self::Entry, Self::Completion>;
-    /// Requests pushed and not delivered.
+    /// Requests pushed whose completion is not yet delivered.
     fn pending(&self) -> u32;
-    /// Requests of the ring that the kernel has, or that ended there and were not seen.
+    /// Requests of the ring that the kernel has, or that ended there without being seen.
     fn in_ring(&self) -> u32;
     /// Moves completions to `out`, at most `room`.
     fn drain(&mut self, out: &mut Vec<Done>, room: usize) -> usize;
     /// One system call that sends and waits for `want` completions (at least 1) or the deadline. The caller has drained
-    /// the ring and looks again afterwards.
+    /// the ring and checks it again afterwards.
     fn enter(&mut self, want: u32, deadline: Option<Instant>) -> Result<Entered>;
-    /// Takes everything pushed over and sends what the device admits, without waiting. Returns how many requests were
-    /// taken over.
+    /// Accepts all pushed requests and sends as many as the device admits, without waiting. Returns how many requests
+    /// were accepted.
     fn send(&mut self) -> Result<usize>;
-    /// `late` completions were drained after everything was sent: their room is for what was held back, which may have
-    /// nothing else to come after it.
+    /// Called when `late` completions were drained after sending. Sends held-back requests into their room: there may
+    /// be no other completion after which they would be sent.
     fn send_into_room(&mut self, late: usize) -> Result<()>;
 
     /// Waits for `want` completions in the ring without sending anything.
@@ -53,7 +53,7 @@ pub(super) trait Reaps {
         waited(enter::wait_only(self.ring(), want))
     }
 
-    /// After a refused submission: EINTR is repeated; EAGAIN and EBUSY (the kernel is short of memory) wait for a
+    /// After a refused submission: EINTR is retried; EAGAIN and EBUSY (the kernel is short of memory) wait for a
     /// request to end, if there is one.
     #[cold]
     fn make_room(&mut self, error: &io::Error) -> Result<()> {
@@ -64,7 +64,7 @@ pub(super) trait Reaps {
         }
     }
 
-    /// Lets the kernel post completions that it only posts on demand. No system call if there is nothing to ask for.
+    /// Lets the kernel post completions that it only posts on demand. No system call if there is nothing to post.
     fn nudge(&mut self) -> Result<()> {
         let QueueFacts { polled, owner_driven, .. } = self.shell().facts;
         let on_demand = polled || (owner_driven && self.ring().submission().taskrun());
@@ -72,7 +72,7 @@ pub(super) trait Reaps {
     }
 }
 
-/// What became of a wait for completions. Who was woken up by something else looks again.
+/// Result of a wait for completions. After any other wakeup the caller checks again.
 pub(super) fn waited(entered: io::Result<usize>) -> Result<()> {
     match entered {
         Ok(_) => Ok(()),
@@ -107,7 +107,7 @@ pub(super) fn reap(queue: &mut impl Reaps, out: &mut Vec<Done>, wait: Wait) -> R
         signal_rest(queue);
     }
     match outcome {
-        // Completions that were already handed over must be counted; a lasting error comes again.
+        // Completions already delivered must be counted; a permanent error will recur.
         Err(error) if taken == 0 => Err(error),
         _ => Ok(taken),
     }
@@ -141,7 +141,7 @@ fn reap_inner(queue: &mut impl Reaps, out: &mut Vec<Done>, wait: Wait, taken: &m
     queue.send_into_room(late)
 }
 
-/// What was no room for must still show.
+/// Completions for which there was no room must still be signalled.
 #[cold]
 fn signal_rest(queue: &mut impl Reaps) {
     let rest = !queue.ring().completion().is_empty();
@@ -153,7 +153,7 @@ fn signal_rest(queue: &mut impl Reaps) {
     }
 }
 
-/// See [`crate::DeviceQueue::event_fd`]. `None` for a polled queue: nothing happens there unless somebody asks.
+/// See [`crate::DeviceQueue::event_fd`]. `None` for a polled queue, which makes no progress unless it is polled.
 pub(super) fn event_fd(queue: &mut impl Reaps) -> Result<Option<BorrowedFd<'_>>> {
     queue.shell().process.check()?;
     if queue.shell().facts.polled {
@@ -162,7 +162,7 @@ pub(super) fn event_fd(queue: &mut impl Reaps) -> Result<Option<BorrowedFd<'_>>>
     if queue.shell().wakeup.is_none() {
         let wakeup = Wakeup::new(queue.ring())?;
         if queue.pending() > 0 {
-            // What completed before now signalled nobody.
+            // Earlier completions were not signalled.
             wakeup.signal();
         }
         queue.shell().wakeup = Some(wakeup);

@@ -1,4 +1,4 @@
-//! Transfer memory that a ring knows beforehand.
+//! I/O memory registered with a ring.
 
 use crate::pool::{Follower, Registrar, Registrations};
 use crate::{Ask, Error, Memory, Process, QueueFacts, QueueOptions, Result};
@@ -7,24 +7,24 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 
-/// Bytes of memory that are registered by themselves.
+/// Bytes of an individually registered page.
 const PAGE: usize = 4096;
 
 /// `IORING_REGISTER_BUFFERS_UPDATE` of `linux/io_uring.h` (Linux 5.13).
 const UPDATE: u32 = 16;
 
-/// What of a pool is registered with a ring.
+/// The memory of a pool that is registered with a ring.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
     /// Number of the pool.
     pool: u64,
     regions: u16,
-    /// Pages with an entry of their own, behind those of the regions.
+    /// Pages with an entry of their own, after those of the regions.
     pages: u16,
 }
 
 impl Default for Table {
-    /// Of no pool: none has this number.
+    /// No pool: none has this number.
     fn default() -> Self {
         Table { pool: u64::MAX, regions: 0, pages: 0 }
     }
@@ -44,7 +44,7 @@ impl Table {
         Some(if page < self.pages && in_page { self.regions + page } else { place.region() })
     }
 
-    /// The entry that holds these bytes and no others: those of a whole page.
+    /// The entry that holds exactly these bytes, if they are a whole page.
     #[inline]
     pub(super) fn whole_page(&self, memory: &Memory, length: u32) -> Option<u16> {
         let aligned = memory.address.addr().get().is_multiple_of(PAGE);
@@ -53,8 +53,8 @@ impl Table {
     }
 }
 
-/// Registers the pool's memory with the ring: all its regions and its pages, or the regions alone, or nothing; and what
-/// the pool grows by, until the follower is dropped, which must be before the ring is closed.
+/// Registers the pool's memory with the ring: all its regions and pages, or only the regions, or nothing. Regions that
+/// the pool adds later are registered too until the follower is dropped, which must happen before the ring is closed.
 pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     ring: &IoUring<S, C>,
     options: &QueueOptions,
@@ -67,9 +67,9 @@ pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
         (Some(pool), _) => pool,
     };
     let Some(number) = pool.serial() else {
-        return refused("no pool after so many has a number", required, facts);
+        return refused("the pool numbers ran out", required, facts);
     };
-    // Before the list is made, so that nothing that is added meanwhile is forgotten.
+    // Before the table is built, so that no region added meanwhile is missed.
     let process = Process::current()?;
     let follower = pool.follow(Box::new(Ring { fd: ring.as_raw_fd(), process, required }), process);
     let Registrations { mut vectors, regions, pages } = pool.registrations();
@@ -86,7 +86,7 @@ pub(super) fn register_memory<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     table.pages = 0;
     match register(ring, &vectors) {
         Ok(()) => {
-            facts.fallbacks.push(format!("pages are not registered by themselves: {why}"));
+            facts.fallbacks.push(format!("pages are not registered individually: {why}"));
             Ok((table, Some(follower)))
         }
         Err(error) => {
@@ -103,7 +103,7 @@ fn refused(why: &str, required: bool, facts: &mut QueueFacts) -> Result<(Table, 
     Ok((Table::default(), None))
 }
 
-/// A ring that gets what a pool grows by.
+/// A ring that registers the regions a pool adds.
 #[derive(Debug)]
 struct Ring {
     fd: RawFd,
@@ -126,7 +126,7 @@ struct Update {
 impl Registrar for Ring {
     fn register(&self, entry: u16, base: NonNull<u8>, length: usize) -> io::Result<()> {
         if !self.process.is_here() {
-            // The parent's.
+            // The ring is the parent's.
             return Ok(());
         }
         let vector = libc::iovec { iov_base: base.as_ptr().cast(), iov_len: length };
@@ -138,9 +138,9 @@ impl Registrar for Ring {
             count: 1,
             reserved2: 0,
         };
-        // SAFETY: the structure is the one that this operation takes, its vector lives until the call is over, and the
-        // region as long as the pool, which outlives the ring. The descriptor is open: the follower is dropped before
-        // the ring is closed.
+        // SAFETY: this operation takes this structure; its vector lives until the call returns, and the region lives as
+        // long as the pool, which outlives the ring. The descriptor is open: the follower is dropped before the ring is
+        // closed.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,
@@ -162,8 +162,8 @@ impl Registrar for Ring {
     }
 }
 
-/// Whether the memory that this process may have registered is limited. Then pages are not registered a second time by
-/// themselves: it would be counted twice, and other queues find no room.
+/// Whether the memory that this process may register is limited. If so, pages are not registered individually too: they
+/// would count twice and leave other queues no room.
 fn is_limited() -> bool {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     limit.is_some() && !rustix::process::geteuid().is_root()
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(entry(4096, 4096), Some(2));
         assert_eq!(entry(512, 4096), Some(0), "over two pages");
         assert_eq!(entry(0, 8192), Some(0));
-        assert_eq!(entry(16 << 10, 4096), Some(0), "beyond the pages that have entries");
+        assert_eq!(entry(16 << 10, 4096), Some(0), "past the pages that have entries");
         let mut whole = |offset, length| table.whole_page(&long.memory(offset), length);
         assert_eq!((whole(0, 4096), whole(12288, 4096)), (Some(1), Some(4)));
         for (offset, length) in [(16384, 4096), (0, 512), (512, 512), (512, 4096), (0, 8192)] {

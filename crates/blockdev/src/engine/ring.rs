@@ -1,5 +1,4 @@
-//! Making io_uring rings: which flags, what to do when the kernel refuses one, and what is registered with
-//! them.
+//! Creates io_uring rings: their flags, the fallbacks when the kernel refuses one, and what they register.
 
 use super::budget::Budget;
 use super::ring_index::RingIndex;
@@ -9,7 +8,7 @@ use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Action of the [`Error::Open`] that says that the kernel refuses io_uring as such.
+/// Action of the [`Error::Open`] for a kernel that refuses io_uring altogether.
 pub(super) const SETUP: &str = "io_uring_setup";
 
 /// How long the kernel's submission thread spins before it sleeps, milliseconds.
@@ -33,22 +32,22 @@ pub(crate) struct RingTarget {
     pub(crate) volatile_cache: bool,
     /// `RWF_NOWAIT` is understood.
     pub(crate) nowait: bool,
-    /// What the device takes at once, if that is known.
+    /// How much the device takes at once, if that is known.
     pub(crate) budget: Option<Arc<Budget>>,
 }
 
-/// What is wanted of a ring.
+/// The requested properties of a ring.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) depth: u32,
-    /// IOPOLL; was tried with success.
+    /// IOPOLL; a trial succeeded.
     pub(super) polled: bool,
     /// SINGLE_ISSUER and DEFER_TASKRUN.
     pub(super) owner: bool,
     pub(super) sqpoll: Ask,
 }
 
-/// What a ring became.
+/// The properties that a ring got.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RingKind {
     pub(super) polled: bool,
@@ -56,7 +55,7 @@ pub(super) struct RingKind {
     pub(super) sqpoll: bool,
 }
 
-/// Builds the main ring of a queue, giving up what was only tried and telling so in `facts`.
+/// Builds the main ring of a queue. Drops refused features that were only tried, and reports that in `facts`.
 pub(super) fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     plan: Plan,
     facts: &mut QueueFacts,
@@ -64,7 +63,7 @@ pub(super) fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     let mut kind = RingKind { polled: plan.polled, owner: plan.owner, sqpoll: false };
     let sqpoll = RingKind { sqpoll: true, ..kind };
     let mut made = None;
-    // Beyond half of the kernel's largest ring this is EINVAL, see `setup`.
+    // Above half of the kernel's largest ring this is EINVAL, see `setup`.
     let mut make =
         || setup(plan.depth, sqpoll).map(|ring| made = Some(ring)).map_err(|error| crate::describe(&error));
     plan.sqpoll.granted("a kernel submission thread (SQPOLL)", &mut make, facts)?;
@@ -81,7 +80,7 @@ pub(super) fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     }
 }
 
-/// The ordinary ring beside a polled one.
+/// The ordinary ring that accompanies a polled one.
 pub(super) fn build_side(depth: u32) -> Result<IoUring> {
     setup(depth, RingKind { polled: false, owner: false, sqpoll: false }).map_err(setup_error)
 }
@@ -91,7 +90,7 @@ fn setup<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     kind: RingKind,
 ) -> io::Result<IoUring<S, C>> {
     let mut builder = IoUring::<S, C>::builder();
-    // A refused entry must not hold back those behind it.
+    // A refused entry must not hold back those after it.
     builder.setup_submit_all();
     if kind.polled {
         builder.setup_iopoll();
@@ -99,12 +98,12 @@ fn setup<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     let mut entries = depth.next_power_of_two();
     if kind.sqpoll {
         builder.setup_sqpoll(SQPOLL_IDLE_MS);
-        // The kernel's thread may post a completion a moment before it gives the request's entry back: with
-        // room for twice the depth a push still finds one.
+        // The kernel's thread may post a completion a moment before it frees the request's entry: with room for twice
+        // the depth a push still finds one.
         entries *= 2;
     }
     if kind.owner {
-        // Disabled: the thread that enables it becomes the owner, which need not be the one that creates it.
+        // Disabled: the thread that enables it becomes the owner, which need not be its creator.
         builder.setup_single_issuer().setup_r_disabled();
         if !kind.sqpoll {
             builder.setup_defer_taskrun().setup_taskrun_flag();
@@ -118,13 +117,13 @@ fn setup_error(error: io::Error) -> Error {
     Error::Open { path: "io_uring".into(), action: SETUP, errno }
 }
 
-/// Whether an error of [`build`] means that there is no io_uring here at all (seccomp, sysctl, old kernel).
+/// Whether an error of [`build`] means that there is no io_uring at all (seccomp, sysctl, old kernel).
 pub(super) fn is_unavailable(error: &Error) -> bool {
     matches!(error, Error::Open { action: SETUP, errno: libc::ENOSYS | libc::EPERM | libc::EACCES, .. })
 }
 
-/// Sends the one entry that was pushed for trial, and waits for it; `result` takes its result out. After an error the
-/// memory that it names is the kernel's for good.
+/// Sends the one entry pushed for a trial and waits for it; `result` extracts its result. After an error the kernel may
+/// use the entry's memory forever.
 pub(super) fn try_one<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     ring: &mut IoUring<S, C>,
     result: impl FnOnce(&C) -> i32,
@@ -142,7 +141,7 @@ pub(super) fn try_one<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     }
 }
 
-/// Whether a failed `io_uring_enter` may simply be repeated.
+/// Whether a failed `io_uring_enter` can simply be repeated.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
@@ -151,7 +150,7 @@ pub(super) fn is_transient(error: &io::Error) -> bool {
 pub(super) fn enter_error(op: &'static str, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::EEXIST) => {
-            Error::Unsupported("an owner-driven queue is driven by its first thread only".into())
+            Error::Unsupported("only the first thread that drives an owner-driven queue may drive it".into())
         }
         errno => Error::Io { op, pos: 0, length: 0, errno: errno.unwrap_or(libc::EIO) },
     }
@@ -162,11 +161,10 @@ pub(super) fn submit_stuck() -> Error {
     Error::Io { op: "submit", pos: 0, length: 0, errno: libc::EIO }
 }
 
-/// Registers the file table with the ring (and the ring beside it). Returns whether the device's slot is
-/// usable.
+/// Registers the file table with the ring (and its side ring). Returns whether the device's slot is usable.
 ///
-/// The tombstone is registered in any case, and what is to be `held` as long as requests are in flight, after the
-/// death of the process too; the device unless it is not wanted.
+/// Always registers the tombstone, and `held`, which the table keeps open while requests are in flight, even after the
+/// process died; the device only if requested.
 pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     ring: &IoUring<S, C>,
     side: Option<&IoUring<S, C>>,
@@ -189,7 +187,7 @@ pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
         facts.fallbacks.push(format!("the file is not registered: {}", crate::describe(error)));
         table[SLOT_DEVICE] = -1;
         for ring in rings() {
-            // A half-registered pair starts over; an error means that nothing was registered yet.
+            // A half-registered pair starts over; an error here means that nothing was registered yet.
             let _ = ring.submitter().unregister_files();
         }
         outcome = rings().try_for_each(|ring| ring.submitter().register_files(&table));
@@ -200,22 +198,20 @@ pub(super) fn register_files<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
     Ok(table[SLOT_DEVICE] != -1)
 }
 
-/// Decides whether the ring will be registered with its owner, by registering it with this thread for a moment.
+/// Decides whether to register the ring with its owner, by registering it with this thread for a moment.
 pub(super) fn want_index(ring: &IoUring, kind: RingKind, ask: Ask, facts: &mut QueueFacts) -> Result<bool> {
     let register = || match RingIndex::new(ring) {
-        _ if !kind.owner || kind.sqpoll => {
-            Err("only for a queue that its owner drives and submits to".into())
-        }
+        _ if !kind.owner || kind.sqpoll => Err("only for an owner-driven queue without SQPOLL".into()),
         Ok(_given_back) => Ok(()),
         Err(error) => Err(crate::describe(&error)),
     };
     ask.granted("a registered ring", register, facts)
 }
 
-/// Tells when the kernel has torn a ring down.
+/// Detects when the kernel has torn down a ring.
 ///
-/// The writing end of a pipe is known only to the ring's file table. The kernel drops the table when the ring
-/// is freed, and frees the ring when the last request has ended: the reading end then reports end of file.
+/// Only the ring's file table holds the writing end of a pipe. The kernel drops the table when it frees the ring, and
+/// frees the ring when the last request has ended: the reading end then reports end of file.
 #[derive(Debug)]
 pub(super) struct Tombstone {
     reading: PipeReader,
@@ -234,7 +230,7 @@ impl Tombstone {
         self.writing.as_ref().map_or(self.reading.as_fd(), |writing| writing.as_fd())
     }
 
-    /// After registration: from now on the rings alone hold the writing end.
+    /// After registration: from now on only the rings hold the writing end.
     pub(super) fn seal(&mut self) {
         self.writing = None;
     }
@@ -249,7 +245,7 @@ impl Drop for Tombstone {
     fn drop(&mut self) {
         if self.armed {
             self.writing = None;
-            // Nobody ever writes: this returns at end of file.
+            // Nothing is ever written: this returns at end of file.
             while let Err(error) = self.reading.read(&mut [0]) {
                 if error.kind() != io::ErrorKind::Interrupted {
                     break;
@@ -272,7 +268,7 @@ impl Wakeup {
         Ok(wakeup)
     }
 
-    /// Creates one that only [`Wakeup::signal`] makes readable.
+    /// Creates an eventfd that only [`Wakeup::signal`] makes readable.
     pub(super) fn alone() -> Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags).map_err(|errno| setup_error(errno.into()))?;
@@ -281,14 +277,13 @@ impl Wakeup {
 
     /// Makes it readable.
     pub(super) fn signal(&self) {
-        // Any count but zero wakes a reader, so the byte order does not matter; a counter that is full is
-        // readable already.
+        // Any nonzero count wakes a reader, so the byte order does not matter; a full counter is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_le_bytes());
     }
 
-    /// Makes it unreadable. Look for completions after this.
+    /// Makes it unreadable. Check for completions after this.
     pub(super) fn clear(&self) {
-        // Nothing to read is as good.
+        // If there was nothing to read, it is clear already.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 

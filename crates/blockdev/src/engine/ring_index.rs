@@ -1,9 +1,9 @@
-//! A ring that its thread has registered: `io_uring_enter` takes an index instead of a descriptor that the kernel
-//! would have to look up and hold for each call.
+//! A ring that its thread has registered: `io_uring_enter` takes an index instead of a descriptor, which the kernel
+//! would have to look up and reference in each call.
 //!
-//! The index is one of a table of the thread (not of the process), and means nothing, or another ring, to any
-//! other thread: so every call asks first whether it is on the thread that registered. The table holds the
-//! ring: it is not torn down before the index is given back or the thread has ended.
+//! The index refers to a table of the thread (not of the process), and means nothing, or another ring, in any other
+//! thread: so every call first checks that it runs on the thread that registered. The table holds the ring: it is not
+//! torn down before the index is released or the thread has ended.
 
 use io_uring::IoUring;
 use std::cell::Cell;
@@ -20,14 +20,14 @@ const ENTER_REGISTERED: u32 = 1 << 4;
 /// `struct io_uring_rsrc_update`.
 #[repr(C)]
 struct Update {
-    /// In: any index (all bits) or the one to give back. Out: the index.
+    /// In: any index (all bits set) or the one to release. Out: the index.
     offset: u32,
     reserved: u32,
     /// The descriptor.
     data: u64,
 }
 
-/// A number of this thread that no other one ever has.
+/// A number of this thread that no other thread ever has.
 fn here() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
@@ -39,7 +39,7 @@ fn here() -> u64 {
     })
 }
 
-/// The registration. The ring's descriptor must stay open until it is dropped.
+/// A registration. The ring's descriptor must stay open until this is dropped.
 #[derive(Debug)]
 pub(super) struct RingIndex {
     index: u32,
@@ -56,7 +56,7 @@ impl RingIndex {
         Ok(RingIndex { index: update.offset, fd, thread: here() })
     }
 
-    /// Whether the calling thread is the one that registered.
+    /// Whether the calling thread registered the ring.
     #[inline]
     pub(super) fn is_here(&self) -> bool {
         self.thread == here()
@@ -66,8 +66,8 @@ impl RingIndex {
     pub(super) fn enter(&self, to_submit: u32, want: u32, flags: u32) -> io::Result<usize> {
         debug_assert!(self.is_here());
         let no_mask = std::ptr::null::<libc::sigset_t>();
-        // SAFETY: no argument structure is passed, so the kernel touches nothing but the ring and what its entries
-        // name, for which whoever pushed them has vouched. The thread's table keeps the ring.
+        // SAFETY: no argument structure is passed, so the kernel touches nothing but the ring and the memory of its
+        // entries, whose validity the caller of `push` promised. The thread's table keeps the ring.
         let entered = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_enter,
@@ -87,15 +87,15 @@ impl Drop for RingIndex {
     fn drop(&mut self) {
         if self.is_here() {
             let mut update = Update { offset: self.index, reserved: 0, data: 0 };
-            // Nobody could be told; the kernel gives it back when the thread ends.
+            // No one to report an error to; the kernel releases the index when the thread ends.
             let _ = register(self.fd, UNREGISTER, &mut update);
         }
     }
 }
 
-/// One registered ring more or less; an error if the kernel did nothing.
+/// Registers or unregisters one ring; an error if the kernel did nothing.
 fn register(fd: RawFd, what: u32, update: &mut Update) -> io::Result<()> {
-    // SAFETY: the structure is the one that both operations take, one of them, writable, and outlives the call.
+    // SAFETY: both operations take one such structure; it is writable and outlives the call.
     let done =
         unsafe { libc::syscall(libc::SYS_io_uring_register, fd, what, std::ptr::from_mut(update), 1u32) };
     match done {

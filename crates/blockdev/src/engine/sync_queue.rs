@@ -1,8 +1,8 @@
-//! A request queue without any ring: requests run one after another in the call that submits them.
+//! A request queue without io_uring: requests run one after another in the call that submits them.
 //!
-//! That is the queue of `sync:`, of kernels without io_uring, and of devices that have no NOWAIT and are done when the
-//! call returns: a ring hands each of their requests to a worker thread, which costs several times what the request
-//! does.
+//! This is the queue of `sync:`, of kernels without io_uring, and of devices that have no NOWAIT and complete requests
+//! in the call: a ring would hand each of their requests to a worker thread, which costs several times as much as the
+//! request.
 
 use super::ring::{RingTarget, Wakeup};
 use crate::queue::VECTORS_MAX;
@@ -16,10 +16,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// The queue.
 #[derive(Debug)]
 pub(super) struct SyncQueue {
-    /// Who opened the device.
+    /// The process that opened the device.
     process: Process,
     target: RingTarget,
-    /// Of requests that have no priority of their own.
+    /// For requests that have no priority of their own.
     priority: Priority,
     waiting: VecDeque<Request>,
     ready: VecDeque<Done>,
@@ -29,7 +29,7 @@ pub(super) struct SyncQueue {
 }
 
 impl SyncQueue {
-    /// Creates the queue; `fallbacks` tells what was asked for and is not there.
+    /// Creates the queue; `fallbacks` lists requested features that are missing.
     pub(super) fn new(
         process: Process,
         target: RingTarget,
@@ -82,7 +82,7 @@ impl SyncQueue {
         }
     }
 
-    /// Runs everything that was pushed. Returns how many requests that were.
+    /// Runs all pushed requests and returns their number.
     fn carry_out(&mut self) -> Result<usize> {
         self.process.check()?;
         let mut sent = 0;
@@ -91,7 +91,7 @@ impl SyncQueue {
             let ran = priority.around(|| self.run(&request));
             let result =
                 match ran.unwrap_or_else(|refused| Err(io::Error::from_raw_os_error(refused.errno()))) {
-                    // Requests are shorter than 4 GiB, transfers (at most 2 GiB - 4 KiB each) fit the result.
+                    // A request is shorter than 4 GiB, but one transfer is at most 2 GiB - 4 KiB and fits the result.
                     Ok(bytes) => i32::try_from(bytes).unwrap_or(i32::MAX),
                     Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
                 };
@@ -165,7 +165,7 @@ impl DeviceQueue for SyncQueue {
         if self.wakeup.is_none() {
             let wakeup = Wakeup::alone()?;
             if !self.ready.is_empty() {
-                // What completed before now signalled nobody.
+                // Earlier completions were not signalled.
                 wakeup.signal();
             }
             self.wakeup = Some(wakeup);

@@ -1,12 +1,12 @@
-//! Calls that make data durable, of which the system tells a failure to one only.
+//! Sync calls, of which the kernel reports a failure to one only.
 //!
-//! A page that could not be written back is reported once per open file (`errseq_t` of the kernel): of two threads
-//! that call `msync` at a time, one hears of the other's page, and the other hears of nothing. So a success counts
-//! only if none of the calls failed that were under way with it, and nothing succeeds any more after a failure.
+//! A failed page writeback is reported once per open file (the kernel's `errseq_t`): of two threads that call `msync`
+//! at the same time, one may get the error of the other's page, and the other gets none. So a success counts only if no
+//! concurrent call failed, and after a failure every later call fails.
 
 use parking_lot::{Condvar, Mutex};
 
-/// The calls on one open file. Any number run at a time.
+/// The sync calls on one open file. Any number run at the same time.
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
     state: Mutex<State>,
@@ -23,8 +23,8 @@ struct State {
 }
 
 impl Syncs {
-    /// Runs `call` and waits for those that began before it ended. An errno is the first failure there was, of
-    /// whichever call.
+    /// Runs `call`, then waits for all calls that began before it ended. Returns the errno of the first failure of any
+    /// call.
     pub(super) fn run(
         &self,
         call: impl FnOnce() -> std::result::Result<(), i32>,
@@ -44,7 +44,7 @@ impl Syncs {
             state.failed.get_or_insert(errno);
         }
         self.ended.notify_all();
-        // One that begins later cannot have heard of what this one should have heard of.
+        // A call that begins later cannot have taken an error that belongs to this one.
         let begun = state.next;
         while state.failed.is_none() && state.running.iter().any(|&running| running < begun) {
             self.ended.wait(&mut state);
@@ -79,7 +79,7 @@ mod tests {
                     Ok(())
                 })
             });
-            // Its own part went well, before the other one's failure shows.
+            // Its own call succeeded, before the other one fails.
             good_has_ended.recv().unwrap();
             std::thread::sleep(std::time::Duration::from_millis(5));
             fail.send(()).unwrap();

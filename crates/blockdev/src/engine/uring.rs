@@ -4,27 +4,25 @@
 //! depth: a push always finds a free entry, needs no system call, and the completion ring (twice as large)
 //! cannot overflow.
 //!
-//! **No more than the device takes.** The kernel is told of as many entries as the device's [`super::budget`] admits.
-//! The others stay in the submission ring and go with later calls: whoever submits or reaps sends what is admitted by
-//! then. A queue with entries held back has at least one request in the kernel, so completions, and with them signals
-//! of its eventfd, go on. A ring with a kernel thread that submits is not held back: that thread takes what it sees.
+//! **No more than the device takes.** Each call submits as many entries as the device's [`super::budget`] admits. The
+//! others stay in the submission ring until a later submit or reap finds them admitted. A queue with entries held back
+//! has at least one request in the kernel, so completions, and with them signals of its eventfd, continue. Entries of a
+//! ring with a kernel submission thread are not held back: that thread takes every entry that it sees.
 //!
 //! **Two rings when polled.** An IOPOLL ring runs reads and writes only. Flushes and discards of a polled
 //! queue go to a second, ordinary ring (`side`).
 //!
-//! **Who may drive.** A default ring may be submitted to and reaped by any thread, one at a time (`&mut
-//! self`): it uses neither COOP_TASKRUN nor DEFER_TASKRUN, so that completions arrive although the submitter
-//! computes in user space. An owner-driven ring is created disabled, and the first thread that submits or
-//! reaps enables it and becomes its owner; the kernel refuses every other thread (EEXIST), which is reported
-//! as [`crate::Error::Unsupported`].
+//! **Who may drive.** A default ring may be submitted to and reaped by any thread, one at a time (`&mut self`): it uses
+//! neither COOP_TASKRUN nor DEFER_TASKRUN, so that completions arrive even while the submitter computes in user space.
+//! An owner-driven ring is created disabled, and the first thread that submits or reaps enables it and becomes its
+//! owner; the kernel refuses every other thread (EEXIST), which is reported as [`crate::Error::Unsupported`].
 //!
-//! **Dropping waits.** Memory of requests may be freed as soon as the queue is gone. The usual way is to wait
-//! for the completions. If the kernel refuses that (an owner-driven queue dropped by a foreign thread), the
-//! ring is closed and [`Tombstone`] waits until the kernel has really torn it down, which it does after the
-//! last request ended.
+//! **Dropping waits.** Memory of requests may be freed as soon as the queue is gone. Usually dropping waits for the
+//! completions. If the kernel refuses that (an owner-driven queue dropped by a foreign thread), the ring is closed and
+//! [`Tombstone`] waits until the kernel has torn it down, which it does after the last request has ended.
 //!
-//! **A child process** shares the rings' memory with its parent, so it is let at none of them: every call but a
-//! push, which finds the queue full, says [`crate::Error::Forked`], and dropping only closes the child's descriptors.
+//! **A child process** shares the rings' memory with its parent, so it may use none of them: a push finds the queue
+//! full, every other call fails with [`crate::Error::Forked`], and dropping only closes the child's descriptors.
 
 use super::budget::Share;
 use super::enter::{self, enter_part};
@@ -64,22 +62,22 @@ pub struct UringQueue {
     base: u64,
     /// Positions are below this, counted from `base`.
     limit: u64,
-    /// What goes into the entry's descriptor field: 0 for the registered file, else the descriptor.
+    /// Value of an entry's descriptor field: 0 for the registered file, else the descriptor.
     descriptor: i32,
     descriptor_flags: Flags,
-    /// What memory is registered with the ring.
+    /// The memory registered with the ring.
     registered: Table,
     fua_flags: i32,
     nowait_flags: i32,
-    /// Of requests that have no priority of their own.
+    /// For requests that have no priority of their own.
     priority: Priority,
     depth: u32,
     in_flight: u32,
-    /// Of `in_flight`: entries of `ring` that the kernel was not told of.
+    /// Of `in_flight`: entries of `ring` that are not yet submitted to the kernel.
     unsent: u32,
-    /// Of `unsent`, the first ones: submitted, and held back until the device has room.
+    /// Of `unsent`, the first ones: submitted by the caller, and held back until the device has room.
     due: u32,
-    /// What the device admits; `None`: everything.
+    /// This queue's share of the tags; `None`: no limit.
     share: Option<Share>,
     /// Of `in_flight`: requests of `side`, sent or not.
     side_in_flight: u32,
@@ -95,8 +93,9 @@ pub struct UringQueue {
 impl UringQueue {
     /// Creates the queue.
     ///
-    /// # Errors What was required and refused is [`crate::Error::Unsupported`]; a kernel without io_uring is
-    /// [`crate::Error::Open`] with action [`ring::SETUP`].
+    /// # Errors
+    /// [`crate::Error::Unsupported`] for a refused feature that was required; [`crate::Error::Open`] with action
+    /// [`ring::SETUP`] for a kernel without io_uring.
     pub(crate) fn new(target: RingTarget, options: &QueueOptions) -> Result<Self> {
         options.check_depth()?;
         let process = Process::current()?;
@@ -157,15 +156,14 @@ impl UringQueue {
         })
     }
 
-    /// Narrows the queue to a part of the device, as [`crate::layer`]'s slice sees it. Before the first push.
+    /// Narrows the queue to a part of the device, for [`crate::layer`]'s slice. Call it before the first push.
     pub(crate) fn narrow(&mut self, start: u64, size: u64) {
         debug_assert!(self.in_flight == 0 && start <= self.limit && size <= self.limit - start);
         self.base += start;
         self.limit = size;
     }
 
-    /// Whether the request lies inside the device. An image file would grow and a partition would be left
-    /// otherwise.
+    /// Whether the request lies inside the device. Otherwise it would extend an image file or leave a partition.
     #[inline]
     fn in_range(&self, request: &Request) -> bool {
         let length = u64::from(request.length);
@@ -192,7 +190,7 @@ impl UringQueue {
             (Op::Read, Some(index)) => entry!(ReadFixed, address, length, index),
             (_, Some(index)) => entry!(WriteFixed, address, length, index),
             (op, None) if request.memory.is_vectors() => {
-                // SAFETY: who pushes the request promises its memory, which the vectors are part of.
+                // SAFETY: the caller of `push` promises the request's memory, which the vectors are part of.
                 let vectors = unsafe { request.memory.as_vectors(length) };
                 let (first, count) = (vectors.as_ptr().cast(), vectors.len() as u32);
                 if op == Op::Read { entry!(Readv, first, count) } else { entry!(Writev, first, count) }
@@ -203,7 +201,7 @@ impl UringQueue {
         entry.flags(self.descriptor_flags).user_data(request.tag)
     }
 
-    /// Pushes a flush or discard, or answers a request that lies outside the device.
+    /// Pushes a flush or discard, or refuses a request that lies outside the device.
     #[cold]
     fn push_control(&mut self, request: &Request) -> std::result::Result<(), Full> {
         let fd = types::Fd(self.descriptor);
@@ -267,7 +265,7 @@ impl UringQueue {
         Ok(())
     }
 
-    /// Tells the kernel of the first `count` entries that it does not know and waits for `want` completions.
+    /// Submits the first `count` unsubmitted entries and waits for `want` completions.
     #[inline]
     fn enter_some(&mut self, count: u32, want: u32) -> std::io::Result<usize> {
         let Some(index) = self.index.as_ref().filter(|index| index.is_here()) else {
@@ -280,12 +278,12 @@ impl UringQueue {
         index.enter(count, want, if asks { ENTER_GETEVENTS } else { 0 })
     }
 
-    /// Tells the kernel of what is due, as far as the device admits it.
+    /// Submits the entries that are due, as far as the device admits them.
     fn send_due(&mut self) -> Result<()> {
         let mut admitted = self.admit();
         while admitted > 0 {
             let taken = match self.enter_some(admitted, 0) {
-                // The kernel's thread takes entries by itself; it has been woken up if it slept.
+                // The kernel's thread takes entries by itself; the call woke it up if it slept.
                 Ok(_) if self.shell.facts.sqpoll => admitted,
                 Ok(0) => return Err(ring::submit_stuck()),
                 Ok(count) => count as u32,
@@ -306,27 +304,27 @@ impl UringQueue {
         self.share.as_mut().map_or(self.due, |share| share.admit(sent, self.due))
     }
 
-    /// The kernel took entries.
+    /// The kernel took `count` entries.
     fn took(&mut self, count: u32) {
         self.unsent -= count;
         self.due -= count;
     }
 
-    /// Requests that the kernel knows of. Of a ring with a submission thread at least so many: that takes entries
-    /// before they are sent, and may have ended them already.
+    /// Requests in the kernel. With a submission thread this is a lower bound: that takes entries before they are sent,
+    /// and may have completed them already.
     fn in_kernel(&self) -> u32 {
         let here = self.shell.ready.len() + self.discards.len();
         self.in_flight.saturating_sub(self.unsent + self.side_unsent + here as u32)
     }
 
-    /// How many completions to wait for with `sent` requests in the kernel. While others are held back, half of what
-    /// the device has comes back before more is sent: it is never without work.
+    /// How many completions to wait for with `sent` requests in the kernel. While others are held back, wait for half
+    /// of the requests in the device before sending more, so that the device is never idle.
     fn patience(&self, want: u32, sent: u32) -> u32 {
         want.min(if self.due > 0 { (sent / 2).max(1) } else { sent })
     }
 
-    /// [`UringQueue::enter`] for a polled queue, whose completions may come from two rings. The kernel
-    /// ignores time limits while it polls, so anything but a plain wait looks again and again.
+    /// [`UringQueue::enter`] for a polled queue, whose completions may come from two rings. The kernel ignores time
+    /// limits while it polls, so anything but a plain wait checks repeatedly.
     fn enter_polled(&mut self, want: u32, deadline: Option<Instant>) -> Result<Entered> {
         self.send()?;
         let polled_in_flight = self.in_kernel() - self.side_in_flight;
@@ -360,7 +358,7 @@ impl UringQueue {
         count
     }
 
-    /// Sends everything that was submitted and held back; nobody hears of completions any more.
+    /// Sends all requests that were submitted and held back; their completions are discarded.
     fn finish_due(&mut self) -> Result<()> {
         let mut unheard = Vec::new();
         while self.due > 0 {
@@ -375,7 +373,8 @@ impl UringQueue {
         Ok(())
     }
 
-    /// Waits until the kernel has let go of all memory. What was pushed and never submitted is never executed.
+    /// Waits until the kernel no longer uses any memory of requests. Requests pushed but never submitted are never
+    /// executed.
     fn quiesce(&mut self) -> Result<()> {
         if self.disabled {
             return Ok(());
@@ -385,7 +384,7 @@ impl UringQueue {
             self.ring.submit().map_err(|error| ring::enter_error("submit", &error))?;
             (self.unsent, self.due) = (0, 0);
         }
-        // A thread that may not send for its owner does not: what was not sent needs no waiting.
+        // If this thread may not send for the owner, the error is harmless: unsent requests need no waiting.
         let _not_sent = self.finish_due();
         let mut main = self.in_ring();
         let mut side = self.side_in_flight - self.side_unsent;
@@ -479,7 +478,7 @@ impl Reaps for UringQueue {
         match outcome {
             Ok(_) if self.shell.facts.sqpoll => self.took(self.unsent),
             Ok(count) => self.took((count as u32).min(self.unsent)),
-            // An error is only returned when no entry was taken: otherwise their number is.
+            // An error means that no entry was taken; otherwise the call returns their number.
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Entered::TimedOut),
             Err(error) => self.make_room(&error)?,
         }
@@ -525,9 +524,9 @@ impl DeviceQueue for UringQueue {
             return self.push_control(&request);
         }
         let entry = self.encode(&request);
-        // SAFETY: the caller promises that the memory stays valid and unshared until the completion is
-        // delivered or the queue is dropped, and dropping waits until the kernel has let go of it; the file
-        // is kept open by `self.target` (and by the ring's table).
+        // SAFETY: the caller promises that the memory stays valid and unshared until the completion is delivered or the
+        // queue is dropped, and dropping waits until the kernel no longer uses it; `self.target` (and the ring's table)
+        // keeps the file open.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| Full)?;
         self.in_flight += 1;
         self.unsent += 1;
@@ -568,10 +567,11 @@ impl Drop for UringQueue {
         if !self.shell.process.is_here() {
             return;
         }
-        // The kernel frees a closed ring some time later, and until then its table would keep the file open:
-        // its lock or exclusive claim would outlive the device. So the table goes first.
+        // The kernel frees a closed ring some time later, and until then its table would keep the file open: its lock
+        // or exclusive claim would outlive the device. So unregister the table first.
         let quiet = self.quiesce().is_ok();
-        // Another thread's table keeps the ring until that thread ends: without requests nobody needs to wait.
+        // Another thread's table keeps the ring until that thread ends; without requests there is no need to wait for
+        // that.
         let kept = self.index.take().is_some_and(|index| !index.is_here());
         let released = quiet && {
             let mut rings = std::iter::once(&self.ring).chain(&self.side);

@@ -1,10 +1,10 @@
-//! A ring for one write at a time, and for a thread that waits for it.
+//! A ring for one write at a time, whose thread waits for it.
 //!
-//! A [`super::uring::UringQueue`] of one entry would do. But it is made for many requests, and most of what it costs
-//! has nothing to do here: some 700 of 9 500 instructions of a write (`make vm-count`).
+//! A [`super::uring::UringQueue`] of one entry would work. But it is built for many requests, and most of its overhead
+//! is wasted here: some 700 of the 9 500 instructions of a write (`make vm-count`).
 //!
-//! **Memory.** What fits into a page is copied into one that is registered with the ring. The copy takes half of the
-//! instructions that the kernel needs to look the caller's page up and to let it go.
+//! **Memory.** Data that fits into a page is copied into one registered with the ring. The copy takes half of the
+//! instructions that the kernel needs to pin and unpin the caller's page.
 
 use super::registered::register_memory;
 use super::ring::{self, Plan, RingTarget, Tombstone};
@@ -21,21 +21,21 @@ const PAGE: usize = crate::BUFFER_ALIGN;
 /// See the module.
 pub(super) struct WriteRing {
     process: Process,
-    // Declared before `tombstone`, which waits until the ring is gone, and that before the memory of requests.
+    // Drop order: first the ring, then `tombstone`, which waits until the ring is gone, then the memory of requests.
     ring: IoUring,
     tombstone: Tombstone,
     page: Option<Registered>,
-    /// Keeps it open.
+    /// Keeps the device open.
     _file: Arc<OwnedFd>,
     descriptor: types::Fd,
     descriptor_flags: Flags,
-    /// Flags of a write that is to be durable.
+    /// Flags of a FUA write.
     fua_flags: i32,
-    /// A write was pushed, and its completion was not seen.
+    /// A write was pushed whose completion was not yet seen.
     busy: bool,
 }
 
-/// Memory that the ring knows.
+/// Memory registered with the ring.
 struct Registered {
     buffer: Buffer,
     index: u16,
@@ -43,10 +43,10 @@ struct Registered {
 }
 
 impl WriteRing {
-    /// A ring on a device. It has no part in the account of tags: it is idle nearly always.
+    /// A ring on a device. The tag budget does not count it, because it is nearly always idle.
     pub(super) fn new(target: &RingTarget) -> Result<Box<Self>> {
         let process = Process::current()?;
-        // What is refused is done without: nobody asked for it.
+        // Refused features are dropped silently: the caller requested none.
         let mut facts = QueueFacts::default();
         let plan = Plan { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
         let (ring, _) = ring::build(plan, &mut facts)?;
@@ -77,7 +77,7 @@ impl WriteRing {
         }))
     }
 
-    /// One write; how many bytes. After an error the ring must be dropped, which waits for the request.
+    /// Runs one write; returns bytes. After an error the caller must drop the ring, which waits for the request.
     pub(super) fn run(&mut self, buf: &[u8], pos: u64, fua: bool) -> io::Result<usize> {
         self.push(buf, pos, fua)?;
         loop {
@@ -97,9 +97,9 @@ impl WriteRing {
     fn push(&mut self, buf: &[u8], pos: u64, fua: bool) -> io::Result<()> {
         debug_assert!(!self.busy, "a ring whose write failed is dropped");
         let entry = self.entry(buf, pos, if fua { self.fua_flags } else { 0 });
-        // SAFETY: the memory is the ring's own page, which is freed after the ring, or the slice. That stays borrowed
-        // until who called `run` has either seen the completion or dropped the ring, which waits; the kernel only
-        // reads it. The file is kept open by `self._file` (and by the ring's table).
+        // SAFETY: the memory is the ring's own page, which is freed after the ring, or the slice. The slice stays
+        // borrowed until the caller of `run` has either seen the completion or dropped the ring, which waits; the
+        // kernel only reads it. `self._file` (and the ring's table) keeps the file open.
         unsafe { self.ring.submission().push(&entry) }
             .map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
         self.busy = true;
@@ -108,7 +108,7 @@ impl WriteRing {
 
     #[inline]
     fn entry(&mut self, buf: &[u8], pos: u64, flags: i32) -> Entry {
-        // Fits: nobody sends more than 1 GiB at once.
+        // Fits: callers send at most 1 GiB at once.
         let length = buf.len() as u32;
         let entry = match &mut self.page {
             Some(page) if buf.len() <= PAGE => {
@@ -126,13 +126,13 @@ impl WriteRing {
         entry.flags(self.descriptor_flags)
     }
 
-    /// Whether the kernel has a write. The ring has one entry: while that was not taken the kernel has nothing.
+    /// Whether the kernel has a write. The ring has one entry: until the kernel takes that, it has none.
     fn is_sent(&mut self) -> bool {
         self.busy && self.ring.submission().is_empty()
     }
 
-    /// Whether a refused call may be repeated: it was interrupted, or the kernel was short of memory for what it tells
-    /// of a write that it has. One that was not taken for want of memory is EAGAIN.
+    /// Whether a failed call may be repeated: it was interrupted, or the kernel has the write and was short of memory
+    /// for its completion. If the kernel did not take the write for lack of memory, the error is EAGAIN.
     #[cold]
     fn may_go_on(&mut self, error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
@@ -143,7 +143,7 @@ impl WriteRing {
         }
     }
 
-    /// Waits until the kernel has no write of this ring. Whether that is certain.
+    /// Waits until the kernel has no write of this ring. Returns whether that is certain.
     fn quiesce(&mut self) -> bool {
         while self.is_sent() {
             let waited = self.ring.submit_and_wait(1);
@@ -163,7 +163,7 @@ impl Drop for WriteRing {
             return;
         }
         // The kernel frees a closed ring some time later, and until then its table would keep the file open: its lock
-        // or exclusive claim would outlive the device. So the table goes first.
+        // or exclusive claim would outlive the device. So unregister the table first.
         let released = self.quiesce() && self.ring.submitter().unregister_files().is_ok();
         if !released {
             self.tombstone.arm();
@@ -182,7 +182,7 @@ mod tests {
 
     const LONG: usize = 2 * PAGE;
 
-    /// A ring on a pipe that is full: what is sent stays in the kernel until somebody reads.
+    /// A ring on a full pipe: a write stays in the kernel until the pipe is read.
     fn on_full_pipe() -> (Box<WriteRing>, PipeReader, usize) {
         let (reading, mut writing) = io::pipe().unwrap();
         let mut full = 0;
@@ -203,7 +203,7 @@ mod tests {
         (WriteRing::new(&target).unwrap(), reading, full)
     }
 
-    /// Drops the ring in a thread of its own, which tells when that is done.
+    /// Drops the ring in a thread of its own, which reports when that is done.
     fn dropped(ring: Box<WriteRing>) -> Receiver<()> {
         let (told, done) = channel();
         std::thread::spawn(move || {
@@ -225,12 +225,12 @@ mod tests {
             assert_eq!(still, Err(RecvTimeoutError::Timeout), "{length}");
             let mut all = vec![0; full + length];
             reading.read_exact(&mut all).unwrap();
-            assert!(all[full..].iter().all(|&byte| byte == 2), "its memory is there until the end");
+            assert!(all[full..].iter().all(|&byte| byte == 2), "the memory lives until the end");
             done.recv_timeout(Duration::from_secs(5)).expect("it is over");
         }
     }
 
-    /// Whoever has the ring's descriptor too, a child that was forked, keeps the ring: nobody waits for that.
+    /// A forked child that has the ring's descriptor too keeps the ring: dropping does not wait for that.
     #[test]
     fn dropping_does_not_wait_for_a_write_that_was_not_sent() {
         let (mut ring, _reading, _) = on_full_pipe();

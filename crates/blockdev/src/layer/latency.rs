@@ -1,8 +1,8 @@
 //! Slows a device down: each request completes no earlier than a given time after it was submitted.
 //!
 //! Any number of requests wait in parallel and no thread sleeps for them: a queue holds completions back until they are
-//! due. Requests that take the device longer are not delayed further.
-//! A modelled cache makes flushes take time for the bytes that they write out.
+//! due. Requests that take the device longer are not delayed further. With a modelled cache, flushes take time for the
+//! bytes that they write out.
 
 use super::slots::Slots;
 use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
@@ -25,24 +25,24 @@ pub struct LatencyDevice {
     costs: Costs,
 }
 
-/// Time that requests take, in nanoseconds.
+/// Delays of requests, in nanoseconds.
 #[derive(Debug, Clone)]
 struct Costs {
     data: u64,
     fua: u64,
     flush: u64,
-    /// Only if the time of a flush depends on it.
+    /// Only if the time of a flush depends on cached bytes.
     cache: Option<Arc<Cache>>,
 }
 
-/// What waits in the modelled cache, as far as flushes take time for it.
+/// The bytes in the modelled cache that flushes take time for.
 #[derive(Debug)]
 struct Cache {
     /// Bytes written since the last flush began.
     bytes: AtomicU64,
-    /// Bytes a second.
+    /// Bytes per second.
     rate: NonZeroU64,
-    /// When the flush that ends last is due.
+    /// When the latest flush is due.
     due: Mutex<u64>,
 }
 
@@ -55,19 +55,19 @@ impl Costs {
         }
     }
 
-    /// Whether requests of this kind take no time of their own.
+    /// Whether requests of this kind are not delayed.
     fn is_free(&self, op: Op, fua: bool) -> bool {
         self.of(op, fua) == 0 && (op != Op::Flush || self.cache.is_none())
     }
 
-    /// Notes what a later flush has to write out.
+    /// Counts the bytes that a later flush has to write out.
     fn note(&self, what: &What) {
         if let Some(cache) = self.cache.as_ref().filter(|_| what.op == Op::Write && !what.fua) {
             cache.bytes.fetch_add(what.length, Ordering::Relaxed);
         }
     }
 
-    /// When a request that is sent at `now` is due.
+    /// When a request sent at `now` is due.
     fn due(&self, now: u64, op: Op, fua: bool) -> u64 {
         let due = now.saturating_add(self.of(op, fua));
         let Some(cache) = self.cache.as_ref().filter(|_| op == Op::Flush) else { return due };
@@ -98,12 +98,12 @@ impl LatencyDevice {
         self
     }
 
-    /// Also makes a flush write out, at `rate` bytes a second, what was written into the cache since the last flush. It
-    /// ends no earlier than a flush that already runs, which may have taken the bytes. Nothing is written out in
-    /// between, and bytes written twice count twice. Has no effect without a volatile cache.
+    /// Also makes a flush write out the bytes cached since the last flush, at `rate` bytes per second. It ends no
+    /// earlier than a flush already running, which may have taken the bytes. Nothing is written out between flushes,
+    /// and bytes written twice count twice. No effect without a volatile cache.
     #[must_use]
     pub fn with_flush_rate(mut self, rate: Option<NonZeroU64>) -> Self {
-        self.names.extend(rate.map(|rate| format!("a flush writes {rate} cached bytes out in a second")));
+        self.names.extend(rate.map(|rate| format!("a flush writes out {rate} cached bytes per second")));
         let rate = rate.filter(|_| self.inner.capabilities().volatile_cache);
         self.costs.cache =
             rate.map(|rate| Arc::new(Cache { bytes: AtomicU64::new(0), rate, due: Mutex::new(0) }));
