@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct OpenOptions {
     /// Open for writing (a `?ro` in the specification wins).
     pub write: bool,
-    /// Open read-only even if the device is in use. Writers are refused all the same.
+    /// Open read-only even if the device is in use. Has no effect on writers, which are still refused.
     pub force: bool,
 }
 

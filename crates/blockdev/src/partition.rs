@@ -18,7 +18,7 @@ use std::io::{self, Cursor, Read, Seek, SeekFrom};
 /// Bytes read of an MBR, an extended boot record or a GPT header.
 const RECORD: usize = 512;
 
-/// Size of a GPT entry; the specification allows larger ones, which nobody writes.
+/// Size of a GPT entry; the specification allows larger ones, which no tool writes.
 const GPT_ENTRY: u64 = 128;
 
 /// Most GPT entries accepted; the usual number is 128.

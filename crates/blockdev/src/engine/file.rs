@@ -572,9 +572,9 @@ mod tests {
         let none = || Err(io::Error::from_raw_os_error(libc::EMFILE));
         for fua in [false, true] {
             let no_ring = device.write_by(&buf, 0, fua, &rings, none).unwrap_err();
-            assert_eq!(no_ring.raw_os_error(), Some(libc::EMFILE), "the reason is told");
+            assert_eq!(no_ring.raw_os_error(), Some(libc::EMFILE), "the caller gets the reason");
         }
-        assert!(matches!(device.write_ringed(&buf, 0, false, &rings), Ok(Ok(()))), "one is made again");
+        assert!(matches!(device.write_ringed(&buf, 0, false, &rings), Ok(Ok(()))), "a new ring is created");
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) struct NvmeQueue {
     // Declared before `tombstone`: the ring must be closed before it waits.
     ring: Ring,
     tombstone: Tombstone,
-    // The memory of commands comes after the ring.
+    // Declared after `tombstone`: the memory of commands is freed after the ring is gone.
     /// A range to deallocate for each slot.
     ranges: Box<[[u8; RANGE_BYTES as usize]]>,
     _pool: Option<BufferPool>,
@@ -69,7 +69,7 @@ pub(super) struct NvmeQueue {
     /// Commands in the kernel, or ended there without being seen.
     sent: u32,
     share: Option<Share>,
-    /// An owner-driven ring that nobody has driven yet.
+    /// An owner-driven ring that no thread has driven yet.
     disabled: bool,
 }
 

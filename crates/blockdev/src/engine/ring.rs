@@ -17,7 +17,7 @@ const SQPOLL_IDLE_MS: u32 = 50;
 /// Slot of the device in a ring's file table.
 const SLOT_DEVICE: usize = 0;
 
-/// What a ring works on.
+/// The device that a ring works on.
 #[derive(Debug, Clone)]
 pub(crate) struct RingTarget {
     /// The opened device; kept alive by its queues.

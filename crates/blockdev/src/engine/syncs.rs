@@ -1,4 +1,4 @@
-//! Sync calls, of which the kernel reports a failure to one only.
+//! Runs sync calls, because the kernel reports a failure to only one of several concurrent calls.
 //!
 //! A failed page writeback is reported once per open file (the kernel's `errseq_t`): of two threads that call `msync`
 //! at the same time, one may get the error of the other's page, and the other gets none. So a success counts only if no

@@ -84,7 +84,7 @@ pub struct UringQueue {
     side_unsent: u32,
     /// Of `in_flight`: discards of a block device, which the submitting call executes.
     discards: Vec<Request>,
-    /// An owner-driven ring that nobody has driven yet.
+    /// An owner-driven ring that no thread has driven yet.
     disabled: bool,
     /// Registered memory outlives the ring.
     _pool: Option<BufferPool>,

@@ -268,7 +268,7 @@ pub trait QueueLayer: Send + Sized {
         0
     }
 
-    /// When the first of them is due (`timer::now_ns`).
+    /// When the first completion held back is due (in `timer::now_ns` time).
     fn due(&self) -> Option<u64> {
         None
     }
