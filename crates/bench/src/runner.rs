@@ -42,7 +42,7 @@ pub struct Run {
 
 /// A turn of one arm.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn {
+pub struct ArmTurn {
     /// Index into the session's arms.
     pub arm: usize,
     /// The round, which seeds the requests.
@@ -52,12 +52,12 @@ pub struct Turn {
 }
 
 /// The turns of `rounds`: each arm once a round, in turning order, after a warm-up of each.
-pub fn schedule(arms: usize, rounds: std::ops::Range<u32>) -> Vec<Turn> {
-    let warm_up = (0..arms).map(|arm| Turn { arm, round: u32::MAX, warm_up: true });
+pub fn schedule(arms: usize, rounds: std::ops::Range<u32>) -> Vec<ArmTurn> {
+    let warm_up = (0..arms).map(|arm| ArmTurn { arm, round: u32::MAX, warm_up: true });
     let turns = rounds.flat_map(|round| {
         let order: Box<dyn Iterator<Item = usize>> =
             if round % 2 == 0 { Box::new(0..arms) } else { Box::new((0..arms).rev()) };
-        order.map(move |arm| Turn { arm, round, warm_up: false })
+        order.map(move |arm| ArmTurn { arm, round, warm_up: false })
     });
     warm_up.chain(turns).collect()
 }
@@ -71,7 +71,7 @@ struct Report {
 
 /// The line to one thread.
 struct Thread<'scope> {
-    turns: Sender<Turn>,
+    turns: Sender<ArmTurn>,
     reports: Receiver<Result<Report>>,
     handle: thread::ScopedJoinHandle<'scope, Result<Ended>>,
 }
@@ -96,7 +96,7 @@ struct Shared<'a> {
 pub fn run(
     session: &dyn Session,
     source: &OpSource,
-    turns: &[Turn],
+    turns: &[ArmTurn],
     slice: Duration,
     step: &mut dyn FnMut(),
 ) -> Result<Run> {
@@ -143,7 +143,7 @@ pub fn run(
 fn work(
     shared: &Shared<'_>,
     number: usize,
-    turns: &Receiver<Turn>,
+    turns: &Receiver<ArmTurn>,
     reports: &Sender<Result<Report>>,
 ) -> Result<Ended> {
     let arms = shared.session.arms();
@@ -197,7 +197,7 @@ fn prepare(source: &OpSource, arm: Arm, round: u32, thread: usize, ops: &mut Vec
 fn conduct(
     shared: &Shared<'_>,
     threads: &[Thread<'_>],
-    turns: &[Turn],
+    turns: &[ArmTurn],
     slice: Duration,
     step: &mut dyn FnMut(),
 ) -> Result<Vec<Slice>> {

@@ -17,9 +17,9 @@ static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(1);
 
 /// A cache of the blocks of one device. Cheap to clone: clones share everything. See the crate documentation.
 #[derive(Clone)]
-pub struct BufferCache(Arc<Core>);
+pub struct BufferCache(Arc<CacheInner>);
 
-struct Core {
+struct CacheInner {
     device: Arc<dyn Device>,
     geometry: Geometry,
     identity: u64,
@@ -43,7 +43,7 @@ impl BufferCache {
         let shards = shard_count(resolved.budget_blocks);
         let capacity = resolved.budget_blocks / shards;
         let transfer = resolved.block_size.max(geometry.logical_block) as usize;
-        Ok(BufferCache(Arc::new(Core {
+        Ok(BufferCache(Arc::new(CacheInner {
             device,
             geometry,
             identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
@@ -329,7 +329,7 @@ impl BufferCache {
 
     /// The device can write single blocks.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        let Core { block_size, geometry: Geometry { logical_block, .. }, .. } = *self.0;
+        let CacheInner { block_size, geometry: Geometry { logical_block, .. }, .. } = *self.0;
         if self.0.device.capabilities().read_only {
             return Err(Error::ReadOnly);
         }

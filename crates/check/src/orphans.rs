@@ -62,9 +62,9 @@ fn walk_list(
 }
 
 /// The blocks of a file, as far as they are allowed.
-struct Blocks(Vec<Option<(Lblk, u64)>>);
+struct OrphanFileMap(Vec<Option<(Lblk, u64)>>);
 
-impl Sink for Blocks {
+impl Sink for OrphanFileMap {
     fn node(&mut self, _block: u64) {}
 
     fn extent(&mut self, extent: Extent) {
@@ -94,7 +94,7 @@ fn read_file<'d>(
         return Ok(());
     };
     let seed = shared.sb.features.metadata_csum().then(|| inode.checksum_seed(ino, shared.sb));
-    let mut blocks = Blocks(Vec::new());
+    let mut blocks = OrphanFileMap(Vec::new());
     // The map is judged with all others, by pass 1.
     let mut quiet = Findings::new(0);
     let mut walk = MapWalk::new(shared, &mut *reader, &mut quiet, ino);

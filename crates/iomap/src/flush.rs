@@ -57,7 +57,7 @@ impl FlushTickets {
         flushes.started += 1;
         drop(flushes);
         // Ends the run even if `flush` panics; then it covers nobody.
-        let mut run = Run { tickets: self, succeeded: false };
+        let mut run = RunningFlush { tickets: self, succeeded: false };
         let flushed = flush();
         run.succeeded = flushed.is_ok();
         flushed
@@ -65,12 +65,12 @@ impl FlushTickets {
 }
 
 /// A flush that runs. The only one, so its number is the latest started.
-struct Run<'a> {
+struct RunningFlush<'a> {
     tickets: &'a FlushTickets,
     succeeded: bool,
 }
 
-impl Drop for Run<'_> {
+impl Drop for RunningFlush<'_> {
     fn drop(&mut self) {
         let mut flushes = self.tickets.flushes.lock();
         flushes.running = false;

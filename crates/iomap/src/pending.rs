@@ -37,7 +37,7 @@ struct Ranges {
 /// keeps its blocks from being zeroed for as long as the inode lives.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Ticket(u32);
+pub struct PendingRange(u32);
 
 /// Ranges that somebody converts. They belong to the set until it is given back.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,30 +57,30 @@ impl Batch {
 impl Pending {
     /// A write of `blocks` (not empty), of which some are unwritten, is about to be submitted. Call before its first
     /// device request, and under the same hold of the map lock as the look-up that found them unwritten.
-    pub fn add(&mut self, blocks: Range<u64>) -> Ticket {
+    pub fn add(&mut self, blocks: Range<u64>) -> PendingRange {
         debug_assert!(blocks.start < blocks.end);
         let set = self.0.get_or_insert_default();
         match set.free.pop() {
             Some(ticket) => {
                 set.ranges[ticket as usize] = blocks;
-                Ticket(ticket)
+                PendingRange(ticket)
             }
             None => {
                 set.ranges.push(blocks);
-                Ticket((set.ranges.len() - 1) as u32)
+                PendingRange((set.ranges.len() - 1) as u32)
             }
         }
     }
 
     /// The data of a write is complete: its range is handed over to whoever takes the next batch.
-    pub fn complete(&mut self, ticket: Ticket) {
+    pub fn complete(&mut self, ticket: PendingRange) {
         if let Some(set) = &mut self.0 {
             set.due.push(ticket.0);
         }
     }
 
     /// A write failed, or was not sent: nothing of it is to be converted.
-    pub fn withdraw(&mut self, ticket: Ticket) {
+    pub fn withdraw(&mut self, ticket: PendingRange) {
         self.free([ticket.0]);
     }
 
@@ -185,14 +185,14 @@ mod tests {
         let mut pending = Pending::default();
         let kept = |pending: &Pending| pending.0.as_ref().map_or(0, |set| set.ranges.len());
         for round in 0..10_000u64 {
-            let tickets: Vec<Ticket> = (0..32).map(|n| pending.add(round + n..round + n + 1)).collect();
+            let tickets: Vec<PendingRange> = (0..32).map(|n| pending.add(round + n..round + n + 1)).collect();
             tickets.into_iter().for_each(|ticket| pending.complete(ticket));
             let batch = pending.take_batch().unwrap();
             assert_eq!(batch.ranges(), slice::from_ref(&(round..round + 32)));
             pending.finish(batch);
         }
         assert_eq!(kept(&pending), 32);
-        let tickets: Vec<Ticket> = (0..1000).map(|n| pending.add(n..n + 1)).collect();
+        let tickets: Vec<PendingRange> = (0..1000).map(|n| pending.add(n..n + 1)).collect();
         tickets.into_iter().for_each(|ticket| pending.withdraw(ticket));
         assert!(pending.0.is_none(), "more than a queue's worth is not kept");
     }

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{Blocks, Count, FileSystem, OpenFile};
 use crate::mapping::{MapKind, Piece, Pieces, Range, State};
-use crate::pending::{Batch, Ticket as Pending};
+use crate::pending::{Batch, PendingRange as Pending};
 use crate::plan::{Durability, JournalWork, Plan, Request, Route, Summary, Sync, View, plan_read};
 use crate::probes;
 use crate::switches::Routing;

@@ -15,14 +15,14 @@ use crate::fs::FileSystem;
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::Range;
-use crate::queue::{Core, FileSlot, Label, Slot};
+use crate::queue::{FileSlot, Label, QueueState, Slot};
 use uext4_blockdev::{Buffer, Op};
 
 /// The read needs the general route; nothing has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotSimple;
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     /// Queues a simple read, or gives the buffer back untouched.
     #[inline]
     pub(crate) fn simple_read(

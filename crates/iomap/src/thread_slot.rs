@@ -51,21 +51,21 @@ mod tickets {
         bits: u64,
     }
 
-    struct Ticket(usize);
+    struct SlotIndex(usize);
 
-    impl Ticket {
+    impl SlotIndex {
         fn take() -> Self {
             let mut free = FREE.lock();
             if free.bits == 0 {
-                return Ticket(SHARED_SLOT);
+                return SlotIndex(SHARED_SLOT);
             }
             let index = free.bits.trailing_zeros() as usize;
             free.bits &= free.bits - 1;
-            Ticket(index)
+            SlotIndex(index)
         }
     }
 
-    impl Drop for Ticket {
+    impl Drop for SlotIndex {
         fn drop(&mut self) {
             // The lock orders this thread's plain stores to its lines before the next owner's loads.
             NUMBER.set(SHARED_SLOT + 1);
@@ -76,7 +76,7 @@ mod tickets {
     }
 
     thread_local! {
-        static TICKET: Ticket = Ticket::take();
+        static TICKET: SlotIndex = SlotIndex::take();
         /// The ticket's number once it was taken, without a destructor: the quick way to it. 0 is none yet.
         static NUMBER: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }

@@ -55,7 +55,7 @@ pub(crate) struct Turns {
 struct Line {
     held: bool,
     handed: u32,
-    waiting: VecDeque<Arc<Turn>>,
+    waiting: VecDeque<Arc<QueuePosition>>,
     habit: Habit,
 }
 
@@ -84,13 +84,13 @@ impl Habit {
 }
 
 #[derive(Debug)]
-struct Turn {
+struct QueuePosition {
     granted: AtomicU64,
     nudged: AtomicBool,
     sleeper: Waiters,
 }
 
-impl Turn {
+impl QueuePosition {
     fn grant(&self, how: u64) {
         self.granted.store(how, Ordering::Release);
         self.sleeper.announce_one();
@@ -117,7 +117,7 @@ impl Turns {
             line.held = true;
             return Gets::Open;
         }
-        let turn = Arc::new(Turn {
+        let turn = Arc::new(QueuePosition {
             granted: AtomicU64::new(WAITING),
             nudged: AtomicBool::new(false),
             sleeper: Waiters::new(),
@@ -201,7 +201,7 @@ fn opened() -> Gets {
 /// Takes a waiter that unwinds out of the line again.
 struct InLine<'a> {
     turns: &'a Turns,
-    turn: &'a Arc<Turn>,
+    turn: &'a Arc<QueuePosition>,
     open: &'a dyn Fn(),
 }
 

@@ -7,7 +7,7 @@ use crate::store::{Store, prepared};
 use crate::superblock::JournalInfo;
 use crate::sync::{AtomicU64, Ordering};
 use crate::transaction::Transaction;
-use crate::turn::Turn;
+use crate::turn::CommitTurn;
 use crate::wait::WaitQueue;
 use crate::{AbortCause, Error, ExtendRefusal, JournalOptions, LogMap, Result, Tid};
 use parking_lot::{Mutex, RwLock};
@@ -38,7 +38,7 @@ pub struct Journal {
     /// Wait for active handles to stop.
     pub(crate) quiescers: WaitQueue,
     /// The right to commit.
-    pub(crate) turn: Turn,
+    pub(crate) turn: CommitTurn,
     /// Used by whoever has the turn.
     pub(crate) writer: Mutex<LogWriter>,
     /// The right to free log space.
@@ -249,7 +249,7 @@ impl Journal {
             aborted: OnceLock::new(),
             starters: WaitQueue::new(),
             quiescers: WaitQueue::new(),
-            turn: Turn::new(),
+            turn: CommitTurn::new(),
             writer: Mutex::default(),
             checkpointing: Mutex::new(()),
             store: Mutex::new(store),

@@ -8,7 +8,7 @@ use crate::wait::WaitQueue;
 
 /// The right to commit.
 #[derive(Debug)]
-pub struct Turn {
+pub struct CommitTurn {
     taken: AtomicBool,
     waiters: WaitQueue,
 }
@@ -16,19 +16,19 @@ pub struct Turn {
 /// The turn is taken. Dropping it gives it back and wakes who waits.
 #[derive(Debug)]
 #[must_use = "the turn is given back as soon as this is dropped"]
-pub struct Taken<'t>(&'t Turn);
+pub struct Taken<'t>(&'t CommitTurn);
 
-impl Default for Turn {
+impl Default for CommitTurn {
     fn default() -> Self {
-        Turn::new()
+        CommitTurn::new()
     }
 }
 
-impl Turn {
+impl CommitTurn {
     /// Nobody commits.
     #[must_use]
-    pub fn new() -> Turn {
-        Turn { taken: AtomicBool::new(false), waiters: WaitQueue::new() }
+    pub fn new() -> CommitTurn {
+        CommitTurn { taken: AtomicBool::new(false), waiters: WaitQueue::new() }
     }
 
     fn take(&self) -> Option<Taken<'_>> {
@@ -38,7 +38,7 @@ impl Turn {
     }
 
     /// Takes the turn unless `done`. Sleeps while another thread has it; `None` once `done` says so. `done` is asked
-    /// again after every turn of others and every [`Turn::wake`].
+    /// again after every turn of others and every [`CommitTurn::wake`].
     pub fn take_unless(&self, done: impl Fn() -> bool) -> Option<Taken<'_>> {
         loop {
             if done() {

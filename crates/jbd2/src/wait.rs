@@ -20,11 +20,11 @@ impl WaitQueue {
         WaitQueue { waiting: AtomicU32::new(0), epoch: Mutex::new(0), announced: Condvar::new() }
     }
 
-    /// Says that the caller is about to wait. It must look at its condition again before [`Ticket::sleep`].
-    pub(crate) fn enter(&self) -> Ticket<'_> {
+    /// Says that the caller is about to wait. It must look at its condition again before [`Waiter::sleep`].
+    pub(crate) fn enter(&self) -> Waiter<'_> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         order_store_before_load();
-        Ticket { queue: self, epoch: *self.epoch.lock() }
+        Waiter { queue: self, epoch: *self.epoch.lock() }
     }
 
     /// Wakes everybody if anybody waits. Before it comes a sequentially consistent change of the condition.
@@ -46,12 +46,12 @@ impl WaitQueue {
 
 /// A promise to sleep; leaving the queue is dropping it.
 #[derive(Debug)]
-pub(crate) struct Ticket<'a> {
+pub(crate) struct Waiter<'a> {
     queue: &'a WaitQueue,
     epoch: u64,
 }
 
-impl Ticket<'_> {
+impl Waiter<'_> {
     /// Sleeps until something was announced since the ticket was taken.
     pub(crate) fn sleep(self) {
         let taken = self.epoch;
@@ -65,7 +65,7 @@ impl Ticket<'_> {
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
     }

@@ -9,10 +9,10 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
-use uext4_jbd2::turn::Turn;
+use uext4_jbd2::turn::CommitTurn;
 
 struct Journal {
-    turn: Turn,
+    turn: CommitTurn,
     running: AtomicU64,
     committed: AtomicU64,
     aborted: AtomicBool,
@@ -24,7 +24,7 @@ struct Journal {
 impl Journal {
     fn new() -> Arc<Journal> {
         Arc::new(Journal {
-            turn: Turn::new(),
+            turn: CommitTurn::new(),
             running: AtomicU64::new(1),
             committed: AtomicU64::new(0),
             aborted: AtomicBool::new(false),

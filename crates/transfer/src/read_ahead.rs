@@ -64,7 +64,7 @@ pub fn stream(
 
 /// A run of the file that is data, or that reads as zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct FileRun {
     pos: u64,
     length: u64,
     data: bool,
@@ -76,7 +76,7 @@ struct Runs<I> {
     pieces: I,
     size: u64,
     zeros_min: u64,
-    next: Option<Run>,
+    next: Option<FileRun>,
 }
 
 impl<I: Iterator<Item = uext4::Result<Piece>>> Runs<I> {
@@ -84,7 +84,7 @@ impl<I: Iterator<Item = uext4::Result<Piece>>> Runs<I> {
         Runs { pieces, size, zeros_min, next: None }
     }
 
-    fn piece(&mut self) -> Option<uext4::Result<Run>> {
+    fn piece(&mut self) -> Option<uext4::Result<FileRun>> {
         let piece = match self.pieces.next()? {
             Ok(piece) => piece,
             Err(error) => return Some(Err(error)),
@@ -93,14 +93,14 @@ impl<I: Iterator<Item = uext4::Result<Piece>>> Runs<I> {
         let length = self.size.checked_sub(piece.logical)?.min(piece.length);
         let zeros = matches!(piece.state, State::Unwritten | State::Hole);
         let data = !zeros || piece.length < self.zeros_min;
-        (length > 0).then_some(Ok(Run { pos: piece.logical, length, data }))
+        (length > 0).then_some(Ok(FileRun { pos: piece.logical, length, data }))
     }
 }
 
 impl<I: Iterator<Item = uext4::Result<Piece>>> Iterator for Runs<I> {
-    type Item = uext4::Result<Run>;
+    type Item = uext4::Result<FileRun>;
 
-    fn next(&mut self) -> Option<uext4::Result<Run>> {
+    fn next(&mut self) -> Option<uext4::Result<FileRun>> {
         let mut run = match self.next.take() {
             Some(run) => run,
             None => match self.piece()? {
@@ -124,9 +124,9 @@ impl<I: Iterator<Item = uext4::Result<Piece>>> Iterator for Runs<I> {
 
 /// One part on its way to the sink.
 enum Part {
-    Zeros(Run),
-    Waiting(Run),
-    Ready(Run, Buffer),
+    Zeros(FileRun),
+    Waiting(FileRun),
+    Ready(FileRun, Buffer),
 }
 
 struct ReadAhead<'f> {
@@ -161,7 +161,7 @@ pub fn pour(path: &[u8], volume: &Volume, file: &File, zeros_min: u64, sink: &mu
             while ahead.parts.len() as u64 >= depth {
                 ahead.deliver(sink)?;
             }
-            ahead.start(Run { pos, length: stop - pos, data: run.data })?;
+            ahead.start(FileRun { pos, length: stop - pos, data: run.data })?;
             pos = stop;
         }
     }
@@ -172,7 +172,7 @@ pub fn pour(path: &[u8], volume: &Volume, file: &File, zeros_min: u64, sink: &mu
 }
 
 impl ReadAhead<'_> {
-    fn start(&mut self, run: Run) -> Result<()> {
+    fn start(&mut self, run: FileRun) -> Result<()> {
         if !run.data {
             self.parts.push_back(Part::Zeros(run));
             return Ok(());
@@ -240,10 +240,10 @@ mod tests {
             ]
             .into_iter()
         };
-        let runs = |zeros_min| -> Vec<Run> {
+        let runs = |zeros_min| -> Vec<FileRun> {
             Runs::new(pieces(), 20481, zeros_min).map(|run| run.unwrap()).collect()
         };
-        let run = |pos, length, data| Run { pos, length, data };
+        let run = |pos, length, data| FileRun { pos, length, data };
         assert_eq!(runs(1), [run(0, 8192, true), run(8192, 12288, false), run(20480, 1, true)]);
         assert_eq!(runs(8192), [run(0, 12288, true), run(12288, 8192, false), run(20480, 1, true)]);
         assert_eq!(runs(1 << 20), [run(0, 20481, true)]);

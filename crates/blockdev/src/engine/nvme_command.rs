@@ -55,7 +55,7 @@ pub(super) struct Data {
 
 /// Blocks of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Blocks {
+pub(super) struct NvmeBlocks {
     pub(super) first: u64,
     /// At least one, at most [`BLOCKS_MAX`].
     pub(super) count: u64,
@@ -75,12 +75,12 @@ impl Command {
     const NO_DATA: Data = Data { address: 0, length: 0 };
 
     #[inline]
-    pub(super) fn read(namespace: u32, blocks: Blocks, data: Data) -> Self {
+    pub(super) fn read(namespace: u32, blocks: NvmeBlocks, data: Data) -> Self {
         Command { opcode: READ, namespace, data, words: transfer_words(blocks) }
     }
 
     #[inline]
-    pub(super) fn write(namespace: u32, blocks: Blocks, data: Data, fua: bool) -> Self {
+    pub(super) fn write(namespace: u32, blocks: NvmeBlocks, data: Data, fua: bool) -> Self {
         let mut words = transfer_words(blocks);
         words[2] |= if fua { FORCE_UNIT_ACCESS } else { 0 };
         Command { opcode: WRITE, namespace, data, words }
@@ -120,7 +120,7 @@ impl Command {
 }
 
 #[inline]
-fn transfer_words(blocks: Blocks) -> [u32; 3] {
+fn transfer_words(blocks: NvmeBlocks) -> [u32; 3] {
     debug_assert!((1..=BLOCKS_MAX).contains(&blocks.count));
     [blocks.first as u32, (blocks.first >> 32) as u32, (blocks.count - 1) as u32]
 }
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn transfers_byte_by_byte() {
-        let blocks = Blocks { first: 0x0102_0304_0506_0708, count: 256 };
+        let blocks = NvmeBlocks { first: 0x0102_0304_0506_0708, count: 256 };
         let read: [u8; 72] = Command::read(0x0a0b_0c0d, blocks, DATA).encode();
         let common: [(usize, &[u8]); 5] = [
             (4, &[0x0d, 0x0c, 0x0b, 0x0a]),
@@ -235,10 +235,10 @@ mod tests {
         assert_eq!(write, with(&[(0, &[1]), (48, &[0xff, 0, 0, 0])]));
         let fua: [u8; 72] = Command::write(0x0a0b_0c0d, blocks, DATA, true).encode();
         assert_eq!(fua, with(&[(0, &[1]), (48, &[0xff, 0, 0, 0x40])]));
-        let longest = Blocks { first: 0, count: BLOCKS_MAX };
+        let longest = NvmeBlocks { first: 0, count: BLOCKS_MAX };
         let longest: [u8; 72] = Command::read(1, longest, DATA).encode();
         assert_eq!(longest[48..52], [0xff, 0xff, 0, 0]);
-        let short: [u8; 80] = Command::read(1, Blocks { first: 9, count: 1 }, DATA).encode();
+        let short: [u8; 80] = Command::read(1, NvmeBlocks { first: 9, count: 1 }, DATA).encode();
         assert_eq!((&short[40..52], &short[52..]), (&[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0; 28][..]));
     }
 

@@ -4,7 +4,7 @@ use super::nvme_command::{Command, Data, ENTRY_BYTES, URING_CMD_IO};
 use super::nvme_node::Node;
 use super::nvme_target::{NvmeTarget, Takes};
 use super::registered::{Table, register_memory};
-use super::ring::{self, Plan};
+use super::ring::{self, RingParams};
 use crate::pool::Follower;
 use crate::{Ask, Buffer, BufferPool, Error, Memory, QueueFacts, QueueOptions, Registered, Result};
 use io_uring::squeue::Entry128;
@@ -80,7 +80,7 @@ fn try_registered(target: &NvmeTarget, node: &Node) -> std::result::Result<Takes
     let options =
         QueueOptions { register_buffers: Ask::Require, pool: Some(pool.clone()), ..QueueOptions::depth(1) };
     let mut facts = QueueFacts::default();
-    let plan = Plan { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
+    let plan = RingParams { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
     let (mut ring, _) = ring::build::<Entry128, Entry32>(plan, &mut facts).map_err(told)?;
     let (table, _follower) = register_memory(&ring, &options, &mut facts).map_err(told)?;
     let refused = |error: i32| {

@@ -21,7 +21,7 @@ use super::nvme_node::Node;
 use super::nvme_slot::{Part, Slot};
 use super::nvme_target::NvmeTarget;
 use super::reap::{self, Entered, Reaps, Shell};
-use super::ring::{self, Plan, Tombstone};
+use super::ring::{self, RingParams, Tombstone};
 use crate::pool::Follower;
 use crate::{
     Ask, BufferPool, DeviceQueue, Done, Full, Op, Priority, Process, QueueFacts, QueueOptions, Request,
@@ -91,7 +91,7 @@ impl NvmeQueue {
             facts.fallbacks.push("NVMe commands have no I/O priority".into());
         }
         let owner = options.owner_driven || options.iopoll != Ask::No;
-        let plan = Plan { depth: options.depth, polled, owner, sqpoll: Ask::No };
+        let plan = RingParams { depth: options.depth, polled, owner, sqpoll: Ask::No };
         let (ring, kind) = ring::build::<Entry128, Entry32>(plan, &mut facts)?;
         let mut tombstone = Tombstone::new()?;
         // The claim stays while commands are in flight: no other process may claim the device before they have ended.

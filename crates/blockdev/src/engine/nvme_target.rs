@@ -1,7 +1,7 @@
 //! The target of commands: a namespace, or a part of it, and its limits.
 
 use super::budget::Budget;
-use super::nvme_command::{Blocks, Data};
+use super::nvme_command::{Data, NvmeBlocks};
 use super::probe;
 use crate::Request;
 use std::sync::{Arc, OnceLock};
@@ -56,14 +56,14 @@ impl NvmeTarget {
 
     /// The blocks of a range of bytes, which must be whole blocks.
     #[inline]
-    pub(super) fn blocks(&self, pos: u64, length: u64) -> Blocks {
+    pub(super) fn blocks(&self, pos: u64, length: u64) -> NvmeBlocks {
         let shift = self.logical_block.trailing_zeros();
-        Blocks { first: (self.start + pos) >> shift, count: length >> shift }
+        NvmeBlocks { first: (self.start + pos) >> shift, count: length >> shift }
     }
 
     /// Blocks and memory of one part of a transfer or discard; each part has `most` bytes, the last maybe fewer.
     #[inline]
-    pub(super) fn piece(&self, request: &Request, number: u32, most: u64) -> (Blocks, Data) {
+    pub(super) fn piece(&self, request: &Request, number: u32, most: u64) -> (NvmeBlocks, Data) {
         let offset = u64::from(number) * most;
         let length = most.min(u64::from(request.length) - offset);
         let address = request.memory.address.as_ptr().expose_provenance() as u64 + offset;

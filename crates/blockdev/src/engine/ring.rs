@@ -38,7 +38,7 @@ pub(crate) struct RingTarget {
 
 /// The requested properties of a ring.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Plan {
+pub(super) struct RingParams {
     pub(super) depth: u32,
     /// IOPOLL; a trial succeeded.
     pub(super) polled: bool,
@@ -57,7 +57,7 @@ pub(super) struct RingKind {
 
 /// Builds the main ring of a queue. Drops refused features that were only tried, and reports that in `facts`.
 pub(super) fn build<S: squeue::EntryMarker, C: cqueue::EntryMarker>(
-    plan: Plan,
+    plan: RingParams,
     facts: &mut QueueFacts,
 ) -> Result<(IoUring<S, C>, RingKind)> {
     let mut kind = RingKind { polled: plan.polled, owner: plan.owner, sqpoll: false };

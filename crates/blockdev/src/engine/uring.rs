@@ -29,7 +29,7 @@ use super::enter::{self, enter_part};
 use super::polling;
 use super::reap::{self, Entered, Reaps, Shell};
 use super::registered::{Table, register_memory};
-use super::ring::{self, Plan, RingTarget, Tombstone};
+use super::ring::{self, RingParams, RingTarget, Tombstone};
 use super::ring_index::RingIndex;
 use crate::pool::Follower;
 use crate::queue::VECTORS_MAX;
@@ -104,7 +104,7 @@ impl UringQueue {
         let poll = || polling::try_polled_read(&target);
         let polled = options.iopoll.granted("polled completions (IOPOLL)", poll, &mut facts)?;
         let owner = options.owner_driven || options.iopoll != Ask::No;
-        let plan = Plan { depth: options.depth, polled, owner, sqpoll: options.sqpoll };
+        let plan = RingParams { depth: options.depth, polled, owner, sqpoll: options.sqpoll };
         let (ring, granted) = ring::build(plan, &mut facts)?;
         let side = if granted.polled { Some(ring::build_side(options.depth)?) } else { None };
         let mut tombstone = Tombstone::new()?;

@@ -7,7 +7,7 @@
 //! instructions that the kernel needs to pin and unpin the caller's page.
 
 use super::registered::register_memory;
-use super::ring::{self, Plan, RingTarget, Tombstone};
+use super::ring::{self, RingParams, RingTarget, Tombstone};
 use crate::{Ask, Buffer, BufferPool, Process, QueueFacts, QueueOptions, Result};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
@@ -48,7 +48,7 @@ impl WriteRing {
         let process = Process::current()?;
         // Refused features are dropped silently: the caller requested none.
         let mut facts = QueueFacts::default();
-        let plan = Plan { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
+        let plan = RingParams { depth: 1, polled: false, owner: false, sqpoll: Ask::No };
         let (ring, _) = ring::build(plan, &mut facts)?;
         let mut tombstone = Tombstone::new()?;
         let pool = BufferPool::with_limit(PAGE, PAGE)?;

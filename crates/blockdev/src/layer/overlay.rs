@@ -29,7 +29,7 @@ enum Source {
 }
 
 #[derive(Debug, Default)]
-struct Blocks {
+struct OverlayBlocks {
     sources: BTreeMap<u64, Source>,
     /// Bytes in [`Source::Memory`].
     bytes: u64,
@@ -44,7 +44,7 @@ struct Shared {
     budget: u64,
     /// Synchronous writes are kept in memory rather than refused.
     keeps_writes: bool,
-    blocks: RwLock<Blocks>,
+    blocks: RwLock<OverlayBlocks>,
 }
 
 /// A device with overlaid blocks. See the module's documentation.
@@ -130,7 +130,7 @@ impl OverlayDevice {
     }
 }
 
-impl Blocks {
+impl OverlayBlocks {
     fn replace(&mut self, block: u64, source: Source) {
         self.bytes += source.bytes();
         let old = self.sources.insert(block, source);
@@ -180,7 +180,7 @@ impl Shared {
     }
 
     /// Reads a checked range piece by piece.
-    fn read(&self, blocks: &Blocks, buf: &mut [u8], pos: u64) -> Result<()> {
+    fn read(&self, blocks: &OverlayBlocks, buf: &mut [u8], pos: u64) -> Result<()> {
         let end = pos + buf.len() as u64;
         let mut at = pos;
         for (block, source) in blocks.sources.range(pos / self.block_size..=(end - 1) / self.block_size) {

@@ -60,18 +60,18 @@ impl DeviceLayer for SliceDevice {
             }
             // It moves no data, so its position does not matter.
             Queue::Null(queue) => Queue::Null(queue),
-            inner => Wrapped::queue(inner, Window { start: self.start, size: self.geometry.size }),
+            inner => Wrapped::queue(inner, SliceRange { start: self.start, size: self.geometry.size }),
         })
     }
 }
 
 /// Shifts positions, and refuses requests that leave the window.
-struct Window {
+struct SliceRange {
     start: u64,
     size: u64,
 }
 
-impl QueueLayer for Window {
+impl QueueLayer for SliceRange {
     const VECTORS: bool = true;
 
     fn meet(&mut self, request: &Request) -> Fate {

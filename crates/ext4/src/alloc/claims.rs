@@ -28,14 +28,14 @@ const WINDOWS: usize = 256;
 
 /// Blocks after the last ones of a file.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct Preallocation {
     /// The logical block that its first block is meant for.
     logical: u64,
     run: Run,
 }
 
 /// Windows by file.
-pub(super) type Windows = BTreeMap<Ino, Window>;
+pub(super) type Windows = BTreeMap<Ino, Preallocation>;
 
 /// Claimed blocks for a hole of a file. Dropping it releases those not yet taken.
 pub(crate) struct Claim {
@@ -151,13 +151,13 @@ impl Account {
             goal = Pblk(run.first.get() + run.count);
             if run.count > count {
                 let rest = Run { first: Pblk(run.first.get() + count), count: run.count - count };
-                self.open_window(ask.ino, Window { logical: ask.logical + ask.count, run: rest });
+                self.open_window(ask.ino, Preallocation { logical: ask.logical + ask.count, run: rest });
             }
         }
         Ok(())
     }
 
-    fn open_window(&mut self, ino: Ino, window: Window) {
+    fn open_window(&mut self, ino: Ino, window: Preallocation) {
         if self.windows().len() >= WINDOWS
             && let Some((_, old)) = self.windows().pop_first()
         {

@@ -60,7 +60,7 @@ pub(crate) struct Allocator {
 }
 
 /// A run of clusters found by a search.
-struct Found {
+struct Candidate {
     group: Group,
     clusters: Range<u32>,
 }
@@ -125,7 +125,7 @@ impl Allocator {
     /// [`Error::NoSpace`]; [`Error::Corrupt`] if an examined bitmap or descriptor is damaged. Nothing was changed then.
     /// Those of the body.
     pub(crate) fn allocate(&mut self, blocks: &mut impl Blocks, wish: &Wish) -> Result<Run> {
-        let Found { group, clusters } = self.search(blocks, wish)?;
+        let Candidate { group, clusters } = self.search(blocks, wish)?;
         let run = run_of(blocks.ground(), group, &clusters);
         mark_used(blocks, group, clusters)?;
         Ok(run)
@@ -136,7 +136,7 @@ impl Allocator {
     /// # Errors
     /// As of [`Allocator::allocate`].
     pub(crate) fn claim(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Run> {
-        let Found { group, clusters } = self.search(blocks, wish)?;
+        let Candidate { group, clusters } = self.search(blocks, wish)?;
         let run = run_of(blocks.ground(), group, &clusters);
         let (first, end) = (run.first.get(), run.first.get() + run.count);
         self.claimed.add(first, end);
@@ -162,7 +162,7 @@ impl Allocator {
     }
 
     /// Finds an available run, as described at [`Allocator::allocate`].
-    fn search(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Found> {
+    fn search(&mut self, blocks: &impl Blocks, wish: &Wish) -> Result<Candidate> {
         let geometry = &blocks.ground().superblock.geometry;
         let log = geometry.cluster_log();
         let near = geometry.group_of_block(wish.goal).map_or(Group(0), |(group, _)| group);
@@ -186,7 +186,7 @@ impl Allocator {
                 continue;
             };
             match self.find(blocks, group, wish, wanted..most)? {
-                Ok(clusters) => return Ok(Found { group, clusters }),
+                Ok(clusters) => return Ok(Candidate { group, clusters }),
                 Err(longest) if is_below(geometry, group, wish.limit) => {
                     self.orders.iter_mut().for_each(|orders| orders.set(group.get(), longest));
                 }

@@ -1,8 +1,8 @@
 //! Adds names to a directory, removes them, and redirects them to other inodes.
 //!
 //! An edit reads only the blocks on its name's path through the hash tree. Without a tree it reads all blocks once, to
-//! see whether the name exists. It prepares the changed blocks in memory before it writes the first one ([`Plan`]), so
-//! a fault found on the way leaves everything unchanged.
+//! see whether the name exists. It prepares the changed blocks in memory before it writes the first one ([`DirEdit`]),
+//! so a fault found on the way leaves everything unchanged.
 
 use super::Found;
 use super::grow;
@@ -53,7 +53,7 @@ pub(super) struct Sheet {
 
 /// The blocks that an edit changes, and those that it appends.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct DirEdit {
     pub(super) changed: Vec<(Pblk, Sheet)>,
     pub(super) fresh: Vec<Sheet>,
 }
@@ -250,7 +250,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         }
         let (place, mut sheet) = grow::sheet(self, number)?;
         change(&mut sheet.bytes)?;
-        self.apply(Plan { changed: vec![(place, sheet)], fresh: Vec::new() })
+        self.apply(DirEdit { changed: vec![(place, sheet)], fresh: Vec::new() })
     }
 
     /// Writes the blocks of a directory that has none yet. On an error the draft is unchanged.
@@ -260,7 +260,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         let dots = [dot(b".", self.shape.ino)?, dot(b"..", parent)?];
         let fresh = grow::lay_out(self, &dots, records)?;
         let before = (self.draft.disk.clone(), self.draft.raw.clone());
-        let done = self.start_map().and_then(|()| self.apply(Plan { changed: Vec::new(), fresh }));
+        let done = self.start_map().and_then(|()| self.apply(DirEdit { changed: Vec::new(), fresh }));
         if done.is_err() {
             (self.draft.disk, self.draft.raw) = before;
         }
@@ -276,7 +276,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
     }
 
     /// Carries out a plan. Everything that can fail comes before the first change, except failures of the body.
-    fn apply(&mut self, mut plan: Plan) -> Result<()> {
+    fn apply(&mut self, mut plan: DirEdit) -> Result<()> {
         let Shape { format, seed, .. } = self.shape;
         let changed = plan.changed.iter_mut().map(|(_, sheet)| sheet);
         for sheet in changed.chain(&mut plan.fresh) {

@@ -1,6 +1,6 @@
 //! Splits full blocks of entries, and grows the hash tree above them. Only makes a plan, and changes nothing.
 
-use super::edit::{Plan, Sheet};
+use super::edit::{DirEdit, Sheet};
 use super::htree::{self, Path, dots, hash_of, with_index};
 use super::row::{self, Entry};
 use super::rows::Rows;
@@ -18,14 +18,14 @@ struct Record {
 }
 
 /// Plans room for a name that fits into no gap.
-pub(super) fn plan<R: Rows>(rows: &R, entry: &Entry<'_>, hashed: &[u8]) -> Result<Plan> {
+pub(super) fn plan<R: Rows>(rows: &R, entry: &Entry<'_>, hashed: &[u8]) -> Result<DirEdit> {
     if rows.shape().indexed {
         return divide(rows, entry, htree::descend(rows, hashed)?);
     }
     let record = entry.bytes(&rows.shape().format)?;
     if rows.shape().blocks > 1 || !may_index(rows) {
         let fresh = vec![leaf(rows, [record.as_slice()])?];
-        return Ok(Plan { changed: Vec::new(), fresh });
+        return Ok(DirEdit { changed: Vec::new(), fresh });
     }
     let (place, old) = sheet(rows, 0)?;
     let mut records = rows.block(0, |block| {
@@ -35,7 +35,7 @@ pub(super) fn plan<R: Rows>(rows: &R, entry: &Entry<'_>, hashed: &[u8]) -> Resul
     records.push(record);
     let rest = records.split_off(2);
     let mut fresh = lay_out(rows, &records, rest)?;
-    Ok(Plan { changed: vec![(place, fresh.remove(0))], fresh })
+    Ok(DirEdit { changed: vec![(place, fresh.remove(0))], fresh })
 }
 
 /// A copy of a block, with its location.
@@ -129,7 +129,7 @@ fn halves<R: Rows>(rows: &R, records: Vec<Record>) -> Result<(Sheet, Option<(u32
 
 /// Adds a name to the full block of its hash: splits the block, and the full nodes above it. If all of these are full,
 /// the tree gets another level.
-fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<Plan> {
+fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<DirEdit> {
     let format = &rows.shape().format;
     let (place, old) = sheet(rows, path.leaf)?;
     let names = rows.block(path.leaf, |block| {
@@ -147,9 +147,9 @@ fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<Plan> {
         Ok(records)
     })?;
     let (first, second) = halves(rows, names)?;
-    let mut plan = Plan { changed: vec![(place, first)], fresh: Vec::new() };
+    let mut plan = DirEdit { changed: vec![(place, first)], fresh: Vec::new() };
     let Some((border, second)) = second else { return Ok(plan) };
-    let fresh = |plan: &Plan| Lblk(rows.shape().blocks.saturating_add(plan.fresh.len() as u32));
+    let fresh = |plan: &DirEdit| Lblk(rows.shape().blocks.saturating_add(plan.fresh.len() as u32));
     let mut added = HtreeEntry { hash: border, child: fresh(&plan) };
     plan.fresh.push(second);
     for (level, frame) in path.frames.iter().enumerate().rev() {

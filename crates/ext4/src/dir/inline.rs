@@ -9,7 +9,7 @@ use crate::ground::error::Result;
 use crate::inline::{InlineData, edit};
 use crate::inode::Ext4State;
 use crate::inode::Inode;
-use crate::inode::core::Core;
+use crate::inode::core::InodeValue;
 use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
 use uext4_ondisk::ext4::{DirBlock, DirEntry as DiskEntry, DirFormat, Superblock};
@@ -32,7 +32,7 @@ struct InlineDirectory<'a> {
 }
 
 impl<'a> InlineDirectory<'a> {
-    fn open(state: &Ext4State, core: &'a Core) -> Result<Self> {
+    fn open(state: &Ext4State, core: &'a InodeValue) -> Result<Self> {
         Self::of(&state.superblock, core.ino(), InlineData::of(state, core)?)
     }
 

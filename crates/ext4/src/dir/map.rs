@@ -47,12 +47,12 @@ impl<'s, S: Space> BlockMap<'s, S> {
 }
 
 /// Blocks allocated in advance for the nodes of a map.
-struct Reserve<'r, S> {
+struct MapBlockPool<'r, S> {
     taken: &'r mut Vec<Pblk>,
     space: &'r mut S,
 }
 
-impl<S: Space> Space for Reserve<'_, S> {
+impl<S: Space> Space for MapBlockPool<'_, S> {
     fn take(&mut self, _: &mut impl Blocks, _: Ino, count: usize, _: u64) -> Result<Vec<Pblk>> {
         let left = self.taken.len().checked_sub(count).ok_or(Error::NoSpace)?;
         Ok(self.taken.split_off(left))
@@ -122,7 +122,7 @@ impl<S: Space> DirMap for BlockMap<'_, S> {
         for (run, physical) in runs.iter().zip(homes) {
             let (logical, length) = (Lblk(run.start), run.end - run.start);
             let extent = Extent { logical, length, physical, unwritten: false };
-            let mut space = Reserve { taken: &mut reserve, space: self.space };
+            let mut space = MapBlockPool { taken: &mut reserve, space: self.space };
             edit::insert(blocks, &mut space, draft, extent)?;
             places.extend((physical.get()..).take(length as usize).map(Pblk));
         }

@@ -116,7 +116,7 @@ impl Ground {
         let table = u64::from(geometry.inode_table_blocks());
         let (mut tally, mut free) = (Tally::default(), 0_u64);
         // A flex group stores each kind of metadata of its groups together, so each kind forms a run.
-        let mut runs = [Run::default(); 3];
+        let mut runs = [MetadataRun::default(); 3];
         for_each_descriptor(&**self.cache.device(), superblock, |group, descriptor| {
             // With clusters and blocks of 1 KiB, group 0 starts one block before its superblock.
             let start = match group {
@@ -151,12 +151,12 @@ impl Ground {
 
 /// Consecutive blocks of one kind of metadata.
 #[derive(Clone, Copy, Default)]
-struct Run {
+struct MetadataRun {
     start: u64,
     end: u64,
 }
 
-impl Run {
+impl MetadataRun {
     fn extend(&mut self, start: Pblk, count: u64, zones: &mut SystemZones) {
         if self.end != start.get() {
             self.end(zones);

@@ -9,7 +9,7 @@
 pub(crate) mod edit;
 
 use crate::ground::error::{Error, Result};
-use crate::inode::core::Core;
+use crate::inode::core::InodeValue;
 use crate::inode::{Ext4State, Inode};
 use crate::xattr;
 use uext4_iomap::{Piece, State};
@@ -35,7 +35,7 @@ impl<'a> InlineData<'a> {
     ///
     /// # Errors
     /// [`CorruptKind::InlineData`] if there are none, and those of the attributes.
-    pub(crate) fn of(state: &Ext4State, core: &'a Core) -> Result<Self> {
+    pub(crate) fn of(state: &Ext4State, core: &'a InodeValue) -> Result<Self> {
         if core.flags.contains(InodeFlags::ENCRYPT) {
             let feature = format!("an encrypted file (inode {})", core.ino());
             return Err(Error::Incompatible { action: "read", feature });

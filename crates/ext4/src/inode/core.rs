@@ -7,7 +7,7 @@ use uext4_ondisk::ext4::Inode as DiskInode;
 
 /// The decoded record of an inode. Immutable: a reader sees size, blocks and map of one moment.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct InodeValue {
     ino: Ino,
     disk: DiskInode,
     record_xattrs: Box<[u8]>,
@@ -15,15 +15,15 @@ pub(crate) struct Core {
     pub(super) told_ns: u64,
 }
 
-impl Core {
+impl InodeValue {
     /// `record`: the bytes that `disk` was decoded from, or encoded into.
-    pub(super) fn new(ground: &Ground, ino: Ino, disk: DiskInode, record: &[u8], told_ns: u64) -> Core {
+    pub(super) fn new(ground: &Ground, ino: Ino, disk: DiskInode, record: &[u8], told_ns: u64) -> InodeValue {
         let range = disk.xattr_range(&ground.superblock);
         let rest = record.get(range).filter(|_| disk.extra_isize > 0).unwrap_or_default();
         // Most inodes have no attributes, which begin with a magic number.
         let empty = rest.first_chunk::<4>().is_none_or(|magic| *magic == [0; 4]);
         let record_xattrs = if empty { Box::default() } else { rest.into() };
-        Core { ino, disk, record_xattrs, told_ns }
+        InodeValue { ino, disk, record_xattrs, told_ns }
     }
 
     /// Number.
@@ -38,7 +38,7 @@ impl Core {
     }
 }
 
-impl Deref for Core {
+impl Deref for InodeValue {
     type Target = DiskInode;
 
     fn deref(&self) -> &DiskInode {

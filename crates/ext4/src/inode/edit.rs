@@ -1,6 +1,6 @@
 //! Editing an inode: one editor at a time, and readers see each change as a whole.
 
-use super::core::Core;
+use super::core::InodeValue;
 use super::draft::Draft;
 use super::metadata::FileKind;
 use super::{Inode, timestamp};
@@ -96,7 +96,7 @@ impl<'a> Edit<'a> {
         }
         self.draft.store_in_chain(blocks)?;
         let Draft { ino, disk, raw, .. } = &self.draft;
-        let core = Core::new(blocks.ground(), *ino, disk.clone(), raw, self.told_ns);
+        let core = InodeValue::new(blocks.ground(), *ino, disk.clone(), raw, self.told_ns);
         *self.inode.core.lock() = Arc::new(core);
         Ok(())
     }

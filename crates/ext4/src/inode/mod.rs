@@ -19,7 +19,7 @@ pub(crate) use cache::Ext4State;
 
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{Ground, is_system_file};
-use core::Core;
+use core::InodeValue;
 use leave::Leave;
 use metadata::{FileKind, Metadata, Timestamp};
 use parking_lot::{Mutex, RwLock};
@@ -37,7 +37,7 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 pub struct Inode {
     ino: Ino,
     kind: FileKind,
-    core: Mutex<Arc<Core>>,
+    core: Mutex<Arc<InodeValue>>,
     /// Held by an editor of the inode.
     editing: Mutex<()>,
     /// Lock of a directory's names: see `names.rs`.
@@ -75,7 +75,7 @@ impl Inode {
     }
 
     /// Its record, including uncommitted changes. A snapshot: take it once for fields that must agree.
-    pub(crate) fn disk(&self) -> Arc<Core> {
+    pub(crate) fn disk(&self) -> Arc<InodeValue> {
         self.core.lock().clone()
     }
 
@@ -122,7 +122,7 @@ impl Inode {
 
     /// Bytes of memory freed with it.
     fn resident_bytes(&self) -> usize {
-        let core = size_of::<Core>() + self.disk().record_xattrs().len();
+        let core = size_of::<InodeValue>() + self.disk().record_xattrs().len();
         // Entries in the cache's tables, and the two counters of the `Arc`.
         let named = 128;
         size_of::<Inode>() + core + named + self.pointer_places.bytes() + self.state.heap_bytes()

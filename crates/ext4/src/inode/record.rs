@@ -1,7 +1,7 @@
 //! Reading an inode's record from its table.
 
 use super::Inode;
-use super::core::Core;
+use super::core::InodeValue;
 use super::draft::Draft;
 use super::metadata::{FileKind, Metadata};
 use super::places::PointerPlaces;
@@ -66,7 +66,7 @@ impl Ground {
         if let Some(tid) = self.newest_uncommitted() {
             state.set_datasync_tid(tid.0);
         }
-        let core = Mutex::new(Arc::new(Core::new(self, ino, disk, record, 0)));
+        let core = Mutex::new(Arc::new(InodeValue::new(self, ino, disk, record, 0)));
         let pointer_places = PointerPlaces::default();
         let (editing, names) = (Mutex::new(()), RwLock::new(()));
         let (times_looked_at, leave) = (Mutex::new(None), Mutex::new(None));

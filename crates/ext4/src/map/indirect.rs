@@ -5,7 +5,7 @@
 //! if one pointer block could be reached at two places of a file, it could stand for billions of blocks on a small
 //! volume. No sound map has such a block, so each one is remembered with its place.
 
-use super::Window;
+use super::LeafRuns;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
 use crate::inode::{Ext4State, Inode};
@@ -20,10 +20,10 @@ pub(super) fn layout(state: &Ext4State) -> IndirectLayout {
 }
 
 /// The window of logical blocks around `block` that one look-up of the map covers.
-pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Result<Window> {
+pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Result<LeafRuns> {
     let layout = layout(state);
     let Some(path) = layout.path(block) else {
-        return Ok(Window { first: layout.blocks(), end: BLOCKS_END, runs: Vec::new() });
+        return Ok(LeafRuns { first: layout.blocks(), end: BLOCKS_END, runs: Vec::new() });
     };
     let disk = inode.disk();
     let i_block = &disk.i_block;
@@ -35,7 +35,7 @@ pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Resu
     }
     let Some(mut child) = root.get(path.root_index()) else {
         let (first, end) = path.window(path.depth());
-        return Ok(Window { first, end, runs: Vec::new() });
+        return Ok(LeafRuns { first, end, runs: Vec::new() });
     };
     for level in (1..=path.depth()).rev() {
         walk.enter(child, level)?;
@@ -48,7 +48,7 @@ pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Resu
             Some(next) => child = next,
             None => {
                 let (first, end) = path.window_of(level, pointers.gap(path.index(level)));
-                return Ok(Window { first, end, runs: Vec::new() });
+                return Ok(LeafRuns { first, end, runs: Vec::new() });
             }
         }
     }
@@ -85,7 +85,7 @@ impl Walk<'_> {
 
     /// The runs of a block that points to data blocks, checked against the system zones: after this, data may be
     /// written there.
-    fn leaf(&self, pointers: &PointerBlock<'_>, window: (u64, u64)) -> Result<Window> {
+    fn leaf(&self, pointers: &PointerBlock<'_>, window: (u64, u64)) -> Result<LeafRuns> {
         let mut runs = Vec::new();
         for run in pointers.runs(window) {
             let length = u64::from(run.length);
@@ -100,7 +100,7 @@ impl Walk<'_> {
             let (first, physical) = (run.logical.get(), run.physical.get());
             runs.push(Run { first, length, state: State::Written, physical });
         }
-        Ok(Window { first: window.0, end: window.1, runs })
+        Ok(LeafRuns { first: window.0, end: window.1, runs })
     }
 }
 

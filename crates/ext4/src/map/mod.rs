@@ -16,36 +16,36 @@ use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
 /// The contents of one leaf of the map: its window of logical blocks and the runs in it; the rest of the window is
 /// holes.
-struct Window {
+struct LeafRuns {
     first: u64,
     end: u64,
     runs: Vec<Run>,
 }
 
-impl Window {
+impl LeafRuns {
     /// The part that lies in `gap`, which overlaps the window.
-    fn within(self, gap: &Range<u64>) -> Window {
+    fn within(self, gap: &Range<u64>) -> LeafRuns {
         let (first, end) = (self.first.max(gap.start), self.end.min(gap.end));
         let runs = self.runs.iter().filter_map(|run| run.within(first..end)).collect();
-        Window { first, end, runs }
+        LeafRuns { first, end, runs }
     }
 
     /// The part around `block`, which lies in it: from the end of the run before on, with as many runs as one request
     /// looks at.
-    fn near(&self, block: u64) -> Window {
+    fn near(&self, block: u64) -> LeafRuns {
         let from = self.runs.partition_point(|run| u64::from(run.first) + run.length <= block);
         let first = from.checked_sub(1).and_then(|last| self.runs.get(last));
         let first = first.map_or(self.first, |run| u64::from(run.first) + run.length);
         let (runs, rest) = self.runs[from..].split_at(PIECES_MAX.min(self.runs.len() - from));
         let end = rest.first().map_or(self.end, |run| u64::from(run.first));
-        Window { first, end, runs: runs.to_vec() }
+        LeafRuns { first, end, runs: runs.to_vec() }
     }
 }
 
 /// Where a node leads.
 enum Step {
     Child { block: Pblk, limits: NodeLimits },
-    Here(Window),
+    Here(LeafRuns),
 }
 
 /// Refuses sizes that the file's kind of map cannot reach and more space than the volume has: such an inode cannot be
@@ -115,7 +115,7 @@ pub(crate) fn metadata_block(state: &Ext4State, inode: &Inode, block: u32) -> Re
 
 /// Walks from the root to the leaf that covers `block`, which is in `gap`. Each step is one level deeper, so the walk
 /// ends. Returns the leaf's mapping of the gap.
-fn find_leaf(state: &Ext4State, inode: &Inode, block: Lblk, gap: &Range<u64>) -> Result<Window> {
+fn find_leaf(state: &Ext4State, inode: &Inode, block: Lblk, gap: &Range<u64>) -> Result<LeafRuns> {
     let superblock = &state.superblock;
     let disk = inode.disk();
     let seed = superblock.features.metadata_csum().then(|| disk.checksum_seed(inode.ino(), superblock));
@@ -150,12 +150,12 @@ fn descend(
             u64::from(extent.logical.get()) < gap.end && u64::from(extent.logical_end().get()) > gap.start
         });
         let runs = missing.map(|extent| run_of(state, inode, extent)).collect::<Result<_>>()?;
-        return Ok(Step::Here(Window { first: u64::from(limits.first.get()), end, runs }));
+        return Ok(Step::Here(LeafRuns { first: u64::from(limits.first.get()), end, runs }));
     }
     let Some(position) = node.find_index(block) else {
         // Blocks before the first child are a hole.
         let end = node.index(0).map_or(end, |first| u64::from(first.logical.get()));
-        return Ok(Step::Here(Window { first: u64::from(limits.first.get()), end, runs: Vec::new() }));
+        return Ok(Step::Here(LeafRuns { first: u64::from(limits.first.get()), end, runs: Vec::new() }));
     };
     let child = node.index(position).zip(node.child_limits(position));
     let Some((index, limits)) = child else {

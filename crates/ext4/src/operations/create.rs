@@ -1,7 +1,7 @@
 //! Creates a regular file with its name.
 
 use super::directories::Directories;
-use super::entry::{self, Plan};
+use super::entry::{self, EntryScope};
 use super::path;
 use crate::alloc::inode::NewInode;
 use crate::change::Files;
@@ -181,7 +181,7 @@ fn add(
 ) -> Result<Option<Ino>> {
     let state = files.state;
     let new = describe(state, parent, new);
-    let plan = Plan { names: &[parent], inodes: &[], makes: 1 };
+    let plan = EntryScope { names: &[parent], inodes: &[], makes: 1 };
     entry::change(files, names, &plan, |step| {
         if awaits_commit(state) {
             return Ok(Ok(None));

@@ -1,6 +1,6 @@
 //! The only way to change names: in one handle, on (inode of the directory, name), never on a path.
 //!
-//! An operation locks the directories ([`Directories`]), declares what it may change ([`Plan`]), and does it in
+//! An operation locks the directories ([`Directories`]), declares what it may change ([`EntryScope`]), and does it in
 //! [`change`]: [`Step`] adds, removes and redirects names, and adjusts link counts. The bookkeeping of a changed
 //! directory is done here once, at the end: times and version, the record in its table, and cached mappings that the
 //! change made stale. A file that lost its last name joins the orphans in the same handle, and one that got its first
@@ -36,7 +36,7 @@ use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::Timestamp;
 
 /// Declares what an operation may change.
-pub(crate) struct Plan<'p> {
+pub(crate) struct EntryScope<'p> {
     /// Directories whose names change, each listed once per changed name.
     pub(crate) names: &'p [&'p Arc<Inode>],
     /// Other inodes, and directories of which something else changes.
@@ -45,7 +45,7 @@ pub(crate) struct Plan<'p> {
     pub(crate) makes: u32,
 }
 
-impl Plan<'_> {
+impl EntryScope<'_> {
     fn credits(&self, files: &Files<'_>) -> u32 {
         let state = files.state;
         let names: u32 = self.names.iter().map(|inode| credits::name(state, files.depth(inode))).sum();
@@ -88,7 +88,7 @@ pub(crate) struct Step<'s, 'g> {
 pub(crate) fn change<T>(
     files: &Files<'_>,
     directories: &Directories<'_>,
-    plan: &Plan<'_>,
+    plan: &EntryScope<'_>,
     step: impl FnOnce(&mut Step<'_, '_>) -> Result<Result<T>>,
 ) -> Result<T> {
     let mut inodes: Vec<&Arc<Inode>> = Vec::new();

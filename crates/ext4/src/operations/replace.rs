@@ -5,7 +5,7 @@
 
 use super::create::{self, INHERITED, NewFile};
 use super::directories::Directories;
-use super::entry::{self, Plan};
+use super::entry::{self, EntryScope};
 use super::path::{self, Last};
 use super::unlink;
 use crate::change::{Files, orphans};
@@ -141,7 +141,7 @@ fn swap(
     found: &Last,
 ) -> Result<()> {
     let Some((old, spelling)) = found else {
-        let plan = Plan { names: &[parent], inodes: &[new], makes: 0 };
+        let plan = EntryScope { names: &[parent], inodes: &[new], makes: 0 };
         return entry::change(files, names, &plan, |step| {
             if let Err(error) = step.insert(parent, name, new.ino(), FileKind::Regular) {
                 return if create::is_refusal(&error) { Ok(Err(error)) } else { Err(error) };
@@ -150,7 +150,7 @@ fn swap(
             Ok(Ok(()))
         });
     };
-    let plan = Plan { names: &[parent], inodes: &[new, old], makes: 0 };
+    let plan = EntryScope { names: &[parent], inodes: &[new, old], makes: 0 };
     entry::change(files, names, &plan, |step| {
         step.unlink(old)?;
         step.link(new)?;

@@ -2,7 +2,7 @@
 
 use super::create;
 use super::directories::Directories;
-use super::entry::{self, Plan};
+use super::entry::{self, EntryScope};
 use super::path;
 use crate::change::Files;
 use crate::change::free::check_frees;
@@ -92,7 +92,7 @@ fn remove(
     inode: &Arc<Inode>,
     name: &[u8],
 ) -> Result<()> {
-    let plan = Plan { names: &[parent], inodes: &[inode], makes: 0 };
+    let plan = EntryScope { names: &[parent], inodes: &[inode], makes: 0 };
     entry::change(files, names, &plan, |step| {
         step.unlink(inode)?;
         let draft = step.look(inode)?;

@@ -8,7 +8,7 @@
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
 use crate::inode::Inode;
-use crate::inode::core::Core;
+use crate::inode::core::InodeValue;
 use crate::map;
 use std::collections::HashSet;
 use std::fmt;
@@ -233,7 +233,7 @@ pub(crate) fn any(
 }
 
 /// The attributes inside the inode's record.
-pub(crate) fn in_record<'a>(state: &Ext4State, core: &'a Core) -> Result<Option<XattrArea<'a>>> {
+pub(crate) fn in_record<'a>(state: &Ext4State, core: &'a InodeValue) -> Result<Option<XattrArea<'a>>> {
     let area = XattrArea::in_inode(core.record_xattrs(), &XattrFormat::new(&state.superblock));
     Ok(area.map_err(|corrupt| corrupt.in_inode(core.ino()))?)
 }

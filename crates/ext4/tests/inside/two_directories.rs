@@ -9,7 +9,7 @@ use crate::ground::error::Result;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
 use crate::operations::directories::{Directories, Kin};
-use crate::operations::entry::{self, Plan};
+use crate::operations::entry::{self, EntryScope};
 use crate::{OpenOptions, Volume};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,7 +100,7 @@ impl House {
         let kind = FileKind::Regular;
         let Some(there) = there else {
             let links = rng.below(3) == 0 && inode.disk().links < 20;
-            let plan = Plan { names: &[to, from], inodes: &[&inode], makes: 0 };
+            let plan = EntryScope { names: &[to, from], inodes: &[&inode], makes: 0 };
             entry::change(&files, names, &plan, |step| {
                 step.insert(to, new.as_bytes(), inode.ino(), kind)?;
                 if links {
@@ -117,7 +117,7 @@ impl House {
             return false;
         }
         let both = if rng.below(2) == 0 { [&inode, &there] } else { [&there, &inode] };
-        let plan = Plan { names: &[from, to], inodes: &both, makes: 0 };
+        let plan = EntryScope { names: &[from, to], inodes: &both, makes: 0 };
         let replaces = rng.below(4) == 0;
         entry::change(&files, names, &plan, |step| {
             if replaces {
@@ -142,7 +142,7 @@ impl House {
         let Some(moved) = self.look_up(from, name).filter(|_| kin != Kin::Same) else { return false };
         let moved = self.directories.iter().find(|known| known.ino() == moved.ino()).unwrap();
         names.and(&[moved]).unwrap();
-        let plan = Plan { names: &[from, moved, to], inodes: &[], makes: 0 };
+        let plan = EntryScope { names: &[from, moved, to], inodes: &[], makes: 0 };
         entry::change(&self.files(), &names, &plan, |step| {
             step.insert(to, name.as_bytes(), moved.ino(), FileKind::Directory)?;
             step.remove(from, name.as_bytes(), moved.ino())?;
@@ -169,7 +169,7 @@ impl House {
         let inodes: Vec<&Arc<Inode>> = inodes.iter().collect();
         // No name of it changes.
         let names = Directories::one(&self.directories[0]);
-        let plan = Plan { names: &[], inodes: &inodes, makes: 0 };
+        let plan = EntryScope { names: &[], inodes: &inodes, makes: 0 };
         entry::change(&self.files(), &names, &plan, |step| {
             let now = step.now();
             inodes.iter().try_for_each(|inode| step.draft(inode).map(|draft| draft.stamp(now, false)))?;

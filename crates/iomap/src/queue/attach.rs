@@ -1,6 +1,6 @@
 //! Files attached to a queue.
 
-use super::core::Core;
+use super::core::QueueState;
 use super::ticket::Hold;
 use super::window::Window;
 use crate::error::Error;
@@ -119,7 +119,7 @@ fn next_serial() -> u32 {
     }
 }
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     pub(super) fn attach(&mut self, file: &OpenFile<F>) -> FileSlot {
         let state = file.state();
         // Others may wait for what this queue has in flight, and it is locked.

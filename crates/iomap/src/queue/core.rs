@@ -74,7 +74,7 @@ impl<F: FileSystem> General<F> {
 /// All of a queue, behind its lock. What every request touches lies together: each copied block throws the
 /// nearest cache's contents out, and each line of these fields has to come back.
 #[repr(C)]
-pub(crate) struct Core<F: FileSystem> {
+pub(crate) struct QueueState<F: FileSystem> {
     // Dropped before the files: it waits for the device, which works on their blocks.
     pub(crate) door: Door,
     /// General requests, by slot. Dropped before the files: it is in flight through their cells.
@@ -107,13 +107,13 @@ pub(crate) struct Core<F: FileSystem> {
 
 /// A queue as a drainer sees it: it tries the lock for a harvest. The owner's end is in the handle.
 pub(crate) struct QueueCore<F: FileSystem> {
-    core: Guest<Core<F>>,
+    core: Guest<QueueState<F>>,
     /// The one thread that may drive the queue, if it is owner-driven.
     owner: Option<ThreadId>,
 }
 
 impl<F: FileSystem> QueueCore<F> {
-    pub(crate) fn new(core: Core<F>) -> (Owner<Core<F>>, Arc<Self>) {
+    pub(crate) fn new(core: QueueState<F>) -> (Owner<QueueState<F>>, Arc<Self>) {
         let owner = core.owner_driven.then(|| std::thread::current().id());
         let (handle, guest) = owner_lock(core);
         (handle, Arc::new(QueueCore { core: guest, owner }))
@@ -149,11 +149,11 @@ impl<F: FileSystem> QueueCore<F> {
     }
 }
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     pub(crate) fn new(engine: Arc<Engine<F>>, queue: Queue, depth: u32) -> Self {
         let facts = queue.facts();
         let geometry = engine.geometry;
-        Core {
+        QueueState {
             door: Door::new(queue, depth),
             files: Vec::new(),
             put_off: PutOff::default(),
@@ -259,7 +259,7 @@ impl<F: FileSystem> Core<F> {
     }
 }
 
-impl<F: FileSystem> Drop for Core<F> {
+impl<F: FileSystem> Drop for QueueState<F> {
     fn drop(&mut self) {
         self.engine.counters.retire(&self.counters);
     }

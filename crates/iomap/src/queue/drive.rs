@@ -1,7 +1,7 @@
 //! Driving a queue: reap all, finish per slot, then one commit and flush for the whole batch, then deliver.
 
 use super::Completion;
-use super::core::Core;
+use super::core::QueueState;
 use super::slot::{Kind, Label, Landed, Slot};
 use crate::door::{part_of, slot_of};
 use crate::error::Error;
@@ -13,17 +13,17 @@ use uext4_blockdev::{Done, Wait};
 /// How long a wait with a time-out stays with the device while a commit or a flush is under way beside it.
 const TURN: Duration = Duration::from_millis(1);
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     /// Reaps what `wait` allows and finishes it, durability included. Also submits. Callers that hold a gate use
-    /// [`Core::reap`]; one that is still waiting for a drain must finish these requests, which are in flight until
-    /// they are durable, and may: a commit never waits for a gate (lock order).
+    /// [`QueueState::reap`]. One that is still waiting for a drain must finish these requests, which are in flight
+    /// until they are durable, and may: a commit never waits for a gate (lock order).
     pub(crate) fn drive(&mut self, wait: Wait) -> Result<(), F::Error> {
         let reaped = self.reap(wait);
         self.sync_here();
         reaped
     }
 
-    /// [`Core::drive`] up to the requests that need a commit or a flush, which stay for the next drive.
+    /// [`QueueState::drive`] up to the requests that need a commit or a flush, which stay for the next drive.
     pub(super) fn reap(&mut self, wait: Wait) -> Result<(), F::Error> {
         let mut done = std::mem::take(&mut self.done);
         done.clear();
@@ -54,7 +54,7 @@ impl<F: FileSystem> Core<F> {
     }
 
     /// Delivers a plain request of this label if it transferred all its bytes. It stays in flight until
-    /// [`Core::lower_all`].
+    /// [`QueueState::lower_all`].
     #[inline(always)]
     fn deliver_plain(&mut self, done: Done, label: Label) -> bool {
         let number = slot_of(done.tag);
@@ -74,8 +74,8 @@ impl<F: FileSystem> Core<F> {
         true
     }
 
-    /// Finishes what [`Core::deliver_plain`] refused: a request of another label, one with work at completion, a part
-    /// of several, or a failure. Returns the batch to go on with.
+    /// Finishes what [`QueueState::deliver_plain`] refused: a request of another label, one with work at completion, a
+    /// part of several, or a failure. Returns the batch to go on with.
     #[inline(never)]
     fn finish_part(&mut self, done: Done, batch: Landed) -> Landed {
         self.door.land(done);

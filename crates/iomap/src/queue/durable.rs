@@ -2,7 +2,7 @@
 //! batches of them wait for one conversion of each inode, one commit and flush, which somebody runs beside the queue
 //! ([`crate::flusher`]).
 
-use super::core::Core;
+use super::core::QueueState;
 use crate::error::Error;
 use crate::flusher::{Outcome, SyncJob, Waker};
 use crate::fs::FileSystem;
@@ -18,7 +18,7 @@ pub(crate) struct Syncing<E> {
     outcome: Arc<Outcome<E>>,
 }
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     /// Makes one job of all requests that wait to be converted or made durable. None while the batch before is under
     /// way: those that come meanwhile share the next.
     pub(super) fn start_sync(&mut self) -> Option<SyncJob<F>> {

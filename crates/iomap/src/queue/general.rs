@@ -4,7 +4,7 @@
 //! device requests or zeros, go on behind them.
 
 use super::attach::FileSlot;
-use super::core::{Core, General};
+use super::core::{General, QueueState};
 use super::slot::{Kind, Slot};
 use super::ticket::Ticket;
 use crate::counters::Counter;
@@ -19,7 +19,7 @@ use uext4_blockdev::{Buffer, Op, Priority, Wait};
 /// Longest device request: below the kernel's limit of 2 GiB - 4 KiB for one transfer.
 const PART_MAX: u64 = 1 << 30;
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     pub(super) fn read_general(
         &mut self,
         slot: FileSlot,

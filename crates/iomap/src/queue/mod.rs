@@ -27,7 +27,7 @@ use crate::owner_lock::Owner;
 use crate::pipeline::Mapping;
 use crate::plan::{Durability, ReadFlags, WriteFlags};
 pub use attach::FileSlot;
-pub(crate) use core::{Core, QueueCore};
+pub(crate) use core::{QueueCore, QueueState};
 use slot::Kind;
 pub(crate) use slot::{Label, Slot};
 use std::os::fd::OwnedFd;
@@ -63,7 +63,7 @@ impl<E> Completion<E> {
 /// [`Forked`](uext4_blockdev::Error::Forked). Dropping one there does nothing; what it holds goes with the child.
 pub struct IoQueue<F: FileSystem> {
     process: Process,
-    core: Owner<Core<F>>,
+    core: Owner<QueueState<F>>,
     /// Keeps the drainers' end alive as long as the handle.
     _harvested: Arc<QueueCore<F>>,
     facts: QueueFacts,
@@ -82,7 +82,7 @@ impl<F: FileSystem> IoQueue<F> {
         let process = Process::current().map_err(Error::from)?;
         let options = QueueOptions { pool: Some(pool.clone()), ..options };
         let queue = engine.device.queue(&options).map_err(Error::from)?;
-        let core = Core::new(engine.clone(), queue, depth);
+        let core = QueueState::new(engine.clone(), queue, depth);
         let facts = core.facts();
         let (core, harvested) = QueueCore::new(core);
         engine.register(&harvested);
@@ -290,7 +290,7 @@ impl<F: FileSystem> Drop for IoQueue<F> {
     }
 }
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     fn check_vector(&self, buffers: &[Buffer]) -> Result<(), Error> {
         let mut total = 0u64;
         for buffer in buffers {

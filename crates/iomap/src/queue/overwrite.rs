@@ -1,7 +1,7 @@
 //! Queued writes: map, plan, execute. The executor asserts what the plan says; it does not decide.
 
 use super::attach::FileSlot;
-use super::core::{Core, General};
+use super::core::{General, QueueState};
 use super::slot::{Kind, Label, Slot};
 use super::ticket::Ticket;
 use crate::carry::Flow;
@@ -15,7 +15,7 @@ use crate::switches::{AllOn, Routing, Switches};
 use crate::write_plan::{may_share, plan_shared_overwrite, shares_gate};
 use uext4_blockdev::{Buffer, Op};
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     /// Writes one buffer that no window covers.
     // Cold: what it needs shall not be kept in registers on the way of those that are covered. It is the plain route as
     // well, which pays some ten instructions for having looked for a window.
@@ -40,7 +40,7 @@ impl<F: FileSystem> Core<F> {
         self.write_one(slot, pos, buffer, flags, tag, switches)
     }
 
-    /// Writes one buffer: if it is a shared overwrite of one piece it is sent here, else by [`Core::write`].
+    /// Writes one buffer: if it is a shared overwrite of one piece it is sent here, else by [`QueueState::write`].
     #[inline]
     pub(super) fn write_one<R: Routing>(
         &mut self,

@@ -3,7 +3,7 @@
 //! `EAGAIN`, `EINTR` and `ECANCELED` say that a request was not carried out to its end, not that it cannot be. Requests
 //! here are whole overwrites and reads whose memory and gate are still held, so sending one again is the same request.
 
-use super::core::Core;
+use super::core::QueueState;
 use super::slot::Kind;
 use crate::door::{Part, part_of, slot_of};
 use crate::error::Error;
@@ -48,7 +48,7 @@ impl PutOff {
     }
 }
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     /// Sends a device request again if the device put it off. Returns whether it did.
     pub(super) fn retry(&mut self, done: Done) -> bool {
         let transient = is_put_off(-done.result);

@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Plain,
     /// The same with a commit or a flush to follow.
     Single,
-    /// Any number of device requests; the rest of it is in [`Core::general`](super::Core::general).
+    /// Any number of device requests; the rest of it is in [`QueueState::general`](super::QueueState::general).
     General,
     /// A sync of the file.
     Sync,

@@ -6,7 +6,7 @@
 //! and inode are unchanged. It also asks whether the gate is open and the file system alive.
 
 use super::attach::{Attached, FileSlot};
-use super::core::Core;
+use super::core::QueueState;
 use super::slot::{Kind, Label, Slot};
 use crate::fs::FileSystem;
 use crate::plan::{Durability, View, WriteFlags};
@@ -91,7 +91,7 @@ impl<F: FileSystem> Attached<F> {
     }
 }
 
-impl<F: FileSystem> Core<F> {
+impl<F: FileSystem> QueueState<F> {
     /// Writes one buffer if a window covers it, or gives it back without any side effect.
     #[inline(always)]
     pub(super) fn write_in_window(

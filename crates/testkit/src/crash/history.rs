@@ -21,12 +21,12 @@ pub(super) struct History<'a> {
     pub(super) unit: usize,
     base: Image,
     base_hash: u64,
-    changes: Vec<Change>,
+    changes: Vec<Event>,
 }
 
 /// One operation.
 #[derive(Debug, Default)]
-struct Change {
+struct Event {
     units: Range<u64>,
     /// Of the contents of each unit: what is written, or zeros for a discard.
     hashes: Vec<u64>,
@@ -104,13 +104,13 @@ impl<'a> History<'a> {
         history
     }
 
-    fn prepare(&self, op: usize) -> Change {
+    fn prepare(&self, op: usize) -> Event {
         let operation = &self.log.operations[op];
         let done = operation.outcome == CrashOutcome::Done;
         let unit = self.unit as u64;
         let units = operation.pos / unit..(operation.pos + operation.length) / unit;
         match (operation.op, &operation.data) {
-            (Op::Write, Some(data)) => Change {
+            (Op::Write, Some(data)) => Event {
                 hashes: units
                     .clone()
                     .zip(data.chunks(self.unit))
@@ -119,14 +119,14 @@ impl<'a> History<'a> {
                 units,
                 hard: done && (operation.fua || !self.log.volatile_cache),
                 soft: operation.outcome == CrashOutcome::Failed,
-                ..Change::default()
+                ..Event::default()
             },
             (Op::Discard, _) => {
                 let filled = |byte| units.clone().map(|at| hash(at, &vec![byte; self.unit])).collect();
-                Change { hashes: filled(0), junk: filled(JUNK), units, soft: true, ..Change::default() }
+                Event { hashes: filled(0), junk: filled(JUNK), units, soft: true, ..Event::default() }
             }
             // A write without bytes was withdrawn before anybody sent it.
-            _ => Change { soft: !done, ..Change::default() },
+            _ => Event { soft: !done, ..Event::default() },
         }
     }
 
@@ -236,7 +236,7 @@ impl Cursor<'_> {
 
     /// Of every unit the newest write settles that had completed before the flush was submitted.
     fn flush(&mut self, op: usize) {
-        let Change { submitted, soft, .. } = self.history.changes[op];
+        let Event { submitted, soft, .. } = self.history.changes[op];
         let changes = &self.history.changes;
         let covered = |loose: &Candidate| {
             loose.completed.is_some_and(|completed| completed < submitted) && !changes[loose.op].soft

@@ -88,7 +88,7 @@ pub fn for_each_state(
     let history = History::new(log, options.unit);
     let cuts = history.cuts();
     let seen = HashSet::new();
-    let mut run = Run {
+    let mut run = Enumeration {
         options,
         check,
         seen,
@@ -169,7 +169,7 @@ impl Progress {
     }
 }
 
-struct Run<'a, F> {
+struct Enumeration<'a, F> {
     options: &'a Options,
     check: F,
     /// Image and marks together: an image that was right may be wrong once more is promised.
@@ -179,7 +179,7 @@ struct Run<'a, F> {
     report: Report,
 }
 
-impl<F: FnMut(&State<'_>) -> Result<(), String>> Run<'_, F> {
+impl<F: FnMut(&State<'_>) -> Result<(), String>> Enumeration<'_, F> {
     fn is_over(&self) -> bool {
         self.seen.len() >= self.options.states || self.started.elapsed() >= self.options.time
     }

@@ -41,18 +41,18 @@ use Role::{Any, Block, Count, Flags, Ino, Logical, Size};
 
 type Row = (usize, usize, Role);
 /// Fields of one width that follow each other: the first one's byte, bytes of each, what they mean.
-type Run = (usize, usize, &'static [Role]);
+type FieldRow = (usize, usize, &'static [Role]);
 
 /// One of the fields in these runs.
-fn one_of(runs: &[Run], choices: &mut Choices<'_>) -> Option<Row> {
-    let row = |&(at, width, roles): &Run| {
+fn one_of(runs: &[FieldRow], choices: &mut Choices<'_>) -> Option<Row> {
+    let row = |&(at, width, roles): &FieldRow| {
         (at..).step_by(width).zip(roles).map(move |(at, &role)| (at, width, role))
     };
     let rows: Vec<Row> = runs.iter().flat_map(row).collect();
     choices.pick(&rows).copied()
 }
 
-const SUPERBLOCK: &[Run] = &[
+const SUPERBLOCK: &[FieldRow] = &[
     (0x00, 4, &[Count, Count]),
     (0x0c, 4, &[Count, Count, Block, Size, Size, Count, Count, Count]),
     (0x38, 2, &[Any, Flags, Any]),
@@ -78,7 +78,7 @@ const SUPERBLOCK: &[Run] = &[
     (0x280, 4, &[Ino]),
 ];
 
-const DESCRIPTOR: &[Run] = &[
+const DESCRIPTOR: &[FieldRow] = &[
     (0x00, 4, &[Block, Block, Block]),
     (0x0c, 2, &[Count, Count, Count, Flags]),
     (0x1c, 2, &[Count]),
@@ -87,7 +87,7 @@ const DESCRIPTOR: &[Run] = &[
     (0x32, 2, &[Count]),
 ];
 
-const INODE: &[Run] = &[
+const INODE: &[FieldRow] = &[
     (0x00, 2, &[Flags]),
     (0x04, 4, &[Size]),
     (0x14, 4, &[Ino]),
@@ -113,7 +113,7 @@ const HTREE_INFO: &[Row] = &[(4, 1, Any), (5, 1, Size), (6, 1, Count), (7, 1, Fl
 
 const DIR_ENTRY: &[Row] = &[(0, 4, Ino), (4, 2, Size), (6, 1, Size), (7, 1, Any), (8, 1, Any), (9, 1, Any)];
 
-const JOURNAL_SUPER: &[Run] = &[
+const JOURNAL_SUPER: &[FieldRow] = &[
     (0x00, 4, &[Any, Any]),
     (0x0c, 4, &[Size, Count, Logical, Any, Logical, Any, Flags, Flags, Flags]),
     (0x40, 4, &[Count]),

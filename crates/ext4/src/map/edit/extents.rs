@@ -1,6 +1,6 @@
 //! Editing extent trees.
 
-use super::plan::{Encoded, Node as PlanNode, Plan, ROOT};
+use super::plan::{Encoded, MapEdit, Node as PlanNode, ROOT};
 use super::{CYCLE, Change, END, Leaf, Part, add, in_map, not_mapped, unmapped_by, within};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
@@ -88,17 +88,17 @@ pub(super) struct Tree<'a, B> {
     seed: Option<u32>,
     /// Entries that fit into a node outside the inode.
     capacity: usize,
-    plan: Plan<Node>,
+    plan: MapEdit<Node>,
 }
 
 impl<'a, B: Blocks> Tree<'a, B> {
     pub(super) fn new(blocks: &'a B, draft: &'a Draft) -> Self {
         let ground = blocks.ground();
         let capacity = usize::from(block_capacity(ground.superblock.geometry.block_size()));
-        Tree { blocks, draft, seed: draft.seed(ground), capacity, plan: Plan::new() }
+        Tree { blocks, draft, seed: draft.seed(ground), capacity, plan: MapEdit::new() }
     }
 
-    pub(super) fn into_plan(self) -> Plan<Node> {
+    pub(super) fn into_plan(self) -> MapEdit<Node> {
         self.plan
     }
 

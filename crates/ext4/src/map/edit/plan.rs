@@ -26,7 +26,7 @@ pub(super) trait Node {
 }
 
 /// An edit of which nothing is stored yet.
-pub(super) struct Plan<N> {
+pub(super) struct MapEdit<N> {
     nodes: BTreeMap<Pblk, N>,
     /// Nodes above those, which stay as they are but for the places of what is below them.
     above: BTreeMap<Pblk, N>,
@@ -35,9 +35,9 @@ pub(super) struct Plan<N> {
     unmapped: Vec<Extent>,
 }
 
-impl<N: Node> Plan<N> {
-    pub(super) fn new() -> Plan<N> {
-        Plan {
+impl<N: Node> MapEdit<N> {
+    pub(super) fn new() -> MapEdit<N> {
+        MapEdit {
             nodes: BTreeMap::new(),
             above: BTreeMap::new(),
             made: 0,

@@ -1,6 +1,6 @@
 //! Editing maps of block pointers (ext2, ext3).
 
-use super::plan::{Encoded, Node as PlanNode, Plan, ROOT};
+use super::plan::{Encoded, MapEdit, Node as PlanNode, ROOT};
 use super::{CYCLE, Change, END, Leaf, Part, add, in_map, no_unwritten, not_mapped, unmapped_by};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
@@ -69,7 +69,7 @@ pub(super) struct Pointers<'a, B> {
     tops: [Spot; MAX_INDIRECT_DEPTH as usize],
     /// Pointer blocks read so far. None of them may be reached twice or hold data.
     met: HashSet<Pblk>,
-    plan: Plan<Node>,
+    plan: MapEdit<Node>,
 }
 
 impl<'a, B: Blocks> Pointers<'a, B> {
@@ -82,10 +82,10 @@ impl<'a, B: Blocks> Pointers<'a, B> {
             first += span(layout, level);
             place
         });
-        Pointers { blocks, draft, layout, tops, met: HashSet::new(), plan: Plan::new() }
+        Pointers { blocks, draft, layout, tops, met: HashSet::new(), plan: MapEdit::new() }
     }
 
-    pub(super) fn into_plan(self) -> Plan<Node> {
+    pub(super) fn into_plan(self) -> MapEdit<Node> {
         self.plan
     }
 
