@@ -249,8 +249,8 @@ fn hostile_gpt_headers_with_good_checksums_are_refused() {
     refused(|h| h.primary_lba = 7, "says that it is at 7");
     refused(|h| (h.first_usable_lba, h.last_usable_lba) = (9, 8), "usable sectors");
     refused(|h| h.last_usable_lba = u64::MAX, "usable sectors");
-    refused(|h| h.last_usable_lba = 300, "not usable ones");
-    refused(|h| h.first_usable_lba = 300, "not usable ones");
+    refused(|h| h.last_usable_lba = 300, "outside the usable range");
+    refused(|h| h.first_usable_lba = 300, "outside the usable range");
     refused(|h| h.partition_entry_array_crc32 ^= 1, "primary GPT");
     // Unchanged, the helper makes a table that is accepted.
     let path = image(place.path(), &change_header(&good, |_| {}));
