@@ -231,7 +231,7 @@ fn quota_is_named_when_it_is_the_reason() {
     let volume = VolumeBuilder::new(16 << 20).args(["-O", "^has_journal"]).from_dir(source.path()).build();
     oracle::debugfs_write(volume.path(), "set_super_value state 0");
     let said = bad(1, of(&["io", "-c", "pwrite 8k 4k"], &[&at(&volume, "/file")]));
-    assert!(said.contains("not left cleanly") && said.contains("e2fsck"), "{said}");
+    assert!(said.contains("not unmounted cleanly") && said.contains("e2fsck"), "{said}");
     let output = uext4(of(&["io", "-c", "pwrite 0 4k"], &[&at(&volume, "/file")]));
     assert!(output.status.success(), "{}", oracle::text(&output));
 }

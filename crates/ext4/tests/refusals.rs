@@ -34,7 +34,7 @@ const ALLOCATING: [(&str, u64, u64, u64, u64, bool); 11] = [
 
 fn allocation(case: &(&str, u64, u64, u64, u64, bool)) -> Allocation {
     let &(_, pos, length, unwritten, hole, extends) = case;
-    let why = "the volume uses no journal, and was not left cleanly (run e2fsck)".into();
+    let why = "the volume uses no journal, and was not unmounted cleanly (run e2fsck)".into();
     Allocation { pos, length, unwritten, hole, extends, why }
 }
 
