@@ -1,4 +1,4 @@
-//! Reads and writes of any byte range from any memory, beside the direct calls.
+//! Reads and writes of any byte range, to or from any memory.
 //!
 //! Only whole device blocks in aligned memory can be transferred directly; the rest goes through a bounce
 //! buffer. A bounced write is a read-modify-write of device blocks, so it holds the gate exclusively and
@@ -13,18 +13,18 @@ use crate::pipeline::Mapping;
 use crate::plan::{Plan, Request, WriteFlags, counts_copy};
 use uext4_blockdev::{Buffer, Geometry};
 
-/// Largest bounce buffer in bytes: longer unaligned requests go through it in steps.
+/// Largest bounce buffer in bytes. Longer unaligned requests are split into steps.
 const BOUNCE_MAX: u64 = 256 * 1024;
 
-/// One step of a bounced request: what the device transfers at a time.
+/// One step of a bounced request: one device transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes of the request that this step does.
+    /// Bytes of the request that this step transfers.
     pub part: Range,
     /// Bytes of the file that the device transfers for it: `part`, rounded out to logical blocks.
     pub window: Range,
-    /// Straight from or to the caller's memory. Otherwise through a bounce buffer; a write then reads first,
-    /// unless it covers the window.
+    /// Whether the transfer uses the caller's memory directly. Otherwise it goes through a bounce buffer, and a write
+    /// reads the window first unless it covers it.
     pub direct: bool,
 }
 
@@ -35,8 +35,8 @@ impl Step {
     }
 }
 
-/// The first step of what is left of a bounced request, `rest` (not empty), whose memory begins at `address`:
-/// whole blocks directly if position and memory happen to be aligned there, else a window through a bounce buffer.
+/// The next step of a bounced request. `rest` (not empty) is the part still to transfer, `address` its memory. Whole
+/// blocks go directly if both position and memory are aligned; anything else goes through a bounce buffer.
 pub fn next_step(geometry: &Geometry, rest: Range, address: usize) -> Step {
     let block = u64::from(geometry.logical_block);
     let whole = rest.length / block * block;
@@ -81,7 +81,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(visible as usize)
     }
 
-    /// Reads the first bytes of `buf` and returns how many.
+    /// Reads one step into the front of `buf` and returns its length.
     fn read_step(
         &self,
         file: &OpenFile<F>,
@@ -102,7 +102,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(step.part.length)
     }
 
-    /// Whole device blocks of the file in aligned memory; zeros where nothing is written.
+    /// Reads whole device blocks of the file into aligned memory; holes and unwritten blocks read as zeros.
     pub(crate) fn read_window(&self, file: &OpenFile<F>, window: Range) -> Result<Buffer, F::Error> {
         let mut bounce = self.bounce_buffer(window.length as usize)?;
         self.for_each_piece(file, window, |piece| {

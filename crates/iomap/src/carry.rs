@@ -1,10 +1,10 @@
-//! Carries out the writes that the calling thread waits for: synchronous ones, bounced ones, copies into mapped memory,
-//! and those of a queue that hold the gate alone.
+//! Executes the writes that the calling thread waits for: synchronous writes, bounced writes, copies into mapped
+//! memory, and queued writes that hold the gate exclusively.
 //!
-//! Order of what allocates: orphan record if it extends → blocks → zeros around the data → data → conversion, and the
-//! size with it → gate. The zeros come first, so that they are there however the data ends. On mapped memory the blocks
-//! in front of the end of the file are zeroed and converted before the copy; those behind it, which nobody sees until
-//! the size moves, are treated as on any other device.
+//! Order of an allocating write: orphan record if it extends → allocation → zeros around the data → data → conversion,
+//! together with the new size → leave the gate. The zeros are written first, so they are in place even if the data
+//! write fails. On mapped memory the blocks below the end of the file are zeroed and converted before the copy; those
+//! past it are invisible until the size moves and are handled as on any other device.
 
 use crate::bounce::next_step;
 use crate::counters::Counter;
@@ -18,15 +18,15 @@ use crate::plan::{Durability, GateMode, JournalWork, Plan, Request, Route};
 use crate::write_plan::{may_share, shares_gate};
 use uext4_blockdev::WriteDurability;
 
-/// What became of a write that was begun: its outcome, and what is still due to make it durable.
+/// Result of a write that was started, and the work still needed to make it durable.
 pub(crate) type Carried<E> = (Result<(), E>, Durability);
 
 impl<F: FileSystem> Engine<F> {
-    /// Decides and carries out a write of the buffers `data`, one after another. `help` is called while it waits for
-    /// the gate.
+    /// Plans and executes a write of the buffers `data`, which follow one another in the file. `help` is called while
+    /// it waits for the gate.
     ///
     /// # Errors
-    /// Nothing was sent. What fails later is in the outcome.
+    /// Only if nothing was sent. Later failures are in the returned outcome.
     pub(crate) fn carry_out(
         &self,
         file: &OpenFile<F>,
@@ -48,8 +48,8 @@ impl<F: FileSystem> Engine<F> {
         Ok((outcome, plan.durability))
     }
 
-    /// Lets a write into the gate and decides it there: together with others if it may share the gate and its plan says
-    /// so, else exclusively, which is decided anew because everything may have changed meanwhile.
+    /// Enters the gate and plans the write there. It tries the shared gate first if the write may share it; otherwise
+    /// it takes the gate exclusively and plans again, since everything may have changed in between.
     fn admit<'g>(
         &self,
         file: &'g OpenFile<F>,
@@ -75,7 +75,8 @@ impl<F: FileSystem> Engine<F> {
         }
         self.check_process()?;
         let guard = state.gate.lock_exclusive(!shares_gate(request, state.block_bits(), file.switches), help);
-        // Asked before the decision: a write that completes behind it may be what made the drain necessary.
+        // Read before the plan is made: a write that completes after the plan may be the one that made the drain
+        // necessary.
         let drained = guard.is_drained();
         let mut plan = self.decide(file, request, &mut mapping, nowait)?;
         if plan.drain && !drained {
@@ -85,7 +86,7 @@ impl<F: FileSystem> Engine<F> {
         Ok((guard, plan))
     }
 
-    /// Gives the holes of a request blocks under the exclusive gate, for one that goes on under the shared gate.
+    /// Allocates the holes of a request under the exclusive gate, for a write that continues under the shared gate.
     pub(crate) fn allocate_exclusively(
         &self,
         file: &OpenFile<F>,
@@ -104,14 +105,14 @@ impl<F: FileSystem> Engine<F> {
     }
 }
 
-/// How a write comes to be carried out.
+/// What is already known of a write when it reaches the executor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow {
-    /// It is known to need the gate exclusively.
+    /// It needs the gate exclusively; skip the shared attempt.
     pub(crate) exclusive: bool,
-    /// Not if it had to wait.
+    /// Fail instead of waiting.
     pub(crate) nowait: bool,
-    /// Whether its mapping had its handle.
+    /// Whether the handle around its mapping was already started.
     pub(crate) mapping: Mapping,
 }
 
@@ -135,7 +136,7 @@ impl<F: FileSystem> Writing<'_, F> {
                 let mut filled = match self.fill() {
                     Ok(fresh) => Filled::of(fresh.into_iter().collect()),
                     Err(error) => {
-                        // The first failure is told; a file system that cannot clean up either aborts itself.
+                        // The first failure is reported; a file system that cannot clean up either aborts itself.
                         let _of_less_interest = fs.extend_end(inode, self.guard, extension, Extended::Failed);
                         return Err(error);
                     }
@@ -156,7 +157,7 @@ impl<F: FileSystem> Writing<'_, F> {
         }
     }
 
-    /// Blocks, zeros, data. Returns what is to be converted.
+    /// Allocates, zeroes, then writes the data. Returns the blocks to convert.
     fn fill(&self) -> Result<Option<Fresh<F>>, F::Error> {
         let (visible, rest) = self.split();
         let first = self.take(visible)?;
@@ -172,8 +173,8 @@ impl<F: FileSystem> Writing<'_, F> {
         Ok(fresh)
     }
 
-    /// What is zeroed and converted before the data is sent, and the rest. The first part is empty except on mapped
-    /// memory.
+    /// Splits the range into the part that is zeroed and converted before the data is sent, and the rest. The first
+    /// part is empty except on mapped memory.
     fn split(&self) -> (Range, Range) {
         let range = self.request.range;
         let end = match self.plan.route {
@@ -194,10 +195,10 @@ impl<F: FileSystem> Writing<'_, F> {
         let (edges, Range { pos, .. }, end) =
             (self.plan.zero_edges, self.request.range, self.request.range.end());
         let size = self.file.state().size();
-        // Before the rest: that may begin in the same block.
+        // Zero the old tail first: the new data may start in the same block.
         self.zero(size, size + edges.old_tail, State::Written)?;
         let block = u64::from(self.engine.geometry.logical_block);
-        // Nothing is there yet, so whole device blocks can be zeroed.
+        // These blocks hold no data yet, so whole device blocks can be zeroed.
         self.zero_all(pos - edges.head, if edges.head > 0 { pos.next_multiple_of(block) } else { pos })?;
         self.zero_all(if edges.tail > 0 { end / block * block } else { end }, end + edges.tail)
     }
@@ -207,7 +208,7 @@ impl<F: FileSystem> Writing<'_, F> {
         self.zero(start, end, State::Unwritten)
     }
 
-    /// Zeroes the bytes of the file from `start` to `end`, where its blocks are in this state.
+    /// Zeroes bytes `start..end` of the file wherever the blocks are in `state`.
     fn zero(&self, start: u64, end: u64, state: State) -> Result<(), F::Error> {
         let bytes = Range { pos: start, length: end.saturating_sub(start) };
         let write = |zeros: &[u8], piece: &Piece| self.write(zeros, self.plan.place(piece)?);
@@ -230,7 +231,8 @@ impl<F: FileSystem> Writing<'_, F> {
         Ok(())
     }
 
-    /// Sends the first bytes of `buf` and returns how many: directly, or by changing whole device blocks.
+    /// Writes one step from the front of `buf` and returns its length: directly, or by a read-modify-write of whole
+    /// device blocks.
     fn send_step(&self, buf: &[u8], pos: u64) -> Result<u64, F::Error> {
         let rest = Range { pos, length: buf.len() as u64 };
         let step = next_step(&self.engine.geometry, rest, buf.as_ptr() as usize);
@@ -250,7 +252,7 @@ impl<F: FileSystem> Writing<'_, F> {
         Ok(step.part.length)
     }
 
-    /// Sends buffers that lie one after another in `range`, piece by piece.
+    /// Writes consecutive buffers that together fill `range`, piece by piece.
     fn send_part(&self, range: Range, data: &[&[u8]]) -> Result<(), F::Error> {
         let mut data = data.iter();
         let mut buf: &[u8] = &[];
@@ -268,7 +270,7 @@ impl<F: FileSystem> Writing<'_, F> {
         })
     }
 
-    /// One write of the device.
+    /// Sends one device write.
     fn write(&self, part: &[u8], physical: u64) -> Result<(), F::Error> {
         let fua = self.plan.durability == Durability::Fua;
         let how = if fua { WriteDurability::Fua } else { WriteDurability::Cached };

@@ -1,8 +1,8 @@
-//! Counters of routes, one line per writer, summed when somebody asks.
+//! Route counters: one cache line per writer, summed on demand.
 //!
-//! A measurement whose counters show the wrong route is worthless, so every route counts itself. Counting
-//! costs a load, an add and a store on a line that only this thread or queue writes. Queued simple reads and overwrites
-//! decided before (`queue/window.rs`) are counted in batches when they are over, all others when they are sent.
+//! Every route is counted, because a measurement is worthless if the requests took another route. Counting costs a
+//! load, an add and a store on a line that only this thread or queue writes. Queued simple reads and overwrites that
+//! reuse a plan (`queue/window.rs`) are counted in batches on completion, all others on submission.
 
 use crate::thread_slot::{SHARED_SLOT, thread_slot};
 use crossbeam_utils::CachePadded;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
-        /// What is counted.
+        /// One counter.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Counter { $($(#[$doc])* $variant,)* }
 
@@ -31,10 +31,10 @@ macro_rules! counters {
 counters! {
     /// Reads on the short path.
     SimpleReads => "simple_reads",
-    /// Overwrites that were mapped without a journal handle: the switch is on, or the volume has no journal.
+    /// Overwrites mapped without a journal handle, because the switch is on or the volume has no journal.
     OverwritesWithoutHandle => "overwrites_without_handle",
-    /// Requests counted in flight: all that transfer something but copies of mapped memory (unless `dax-no-dio-count`
-    /// is off) and synchronous writes that hold the gate alone.
+    /// Requests counted in flight: all that transfer data, except copies of mapped memory (unless `dax-no-dio-count` is
+    /// off) and synchronous writes that hold the gate exclusively.
     DioCounted => "dio_counted",
     /// Copies from or to mapped memory; those through a bounce buffer are [`Counter::Bounces`].
     DaxCopies => "dax_copies",
@@ -42,15 +42,15 @@ counters! {
     FuaWrites => "fua_writes",
     /// Sub-block overwrites under the shared gate.
     SharedSubblockWrites => "shared_subblock_writes",
-    /// Reads through the general iterator: `simple-read` is off, or several mappings, zeros to fill in, the end of the
-    /// file, a mapping that has to be loaded first.
+    /// Reads through the general iterator: `simple-read` is off, or the read covers several mappings, needs zeros,
+    /// reaches the end of the file or needs a mapping to be loaded.
     GeneralReads => "general_reads",
     /// Reads that the file system served from the inode.
     InlineReads => "inline_reads",
-    /// Journal handles started, or steps of a volume without a journal: whatever changes metadata, and each write on
-    /// the plain route of `overwrite-no-transaction`, refused ones included.
+    /// Journal handles started (on a volume without a journal: metadata changes), plus one for each write on the plain
+    /// route of `overwrite-no-transaction`, including refused writes.
     HandlesStarted => "handles_started",
-    /// Journal commits, or batches of changes that went home.
+    /// Journal commits; without a journal, batches of metadata changes written home.
     Commits => "commits",
     /// Cache flushes sent: by syncs, commits and checkpoints.
     Flushes => "flushes",
@@ -60,33 +60,33 @@ counters! {
     Bounces => "bounces",
     /// Metadata look-ups that filled unknown parts of a mapping snapshot.
     MapLoads => "map_loads",
-    /// Waits of over a second for a queue that only its owner may drive.
+    /// Waits longer than a second for a queue that only its owner can drive.
     DrainStalls => "drain_stalls",
     /// Writes refused because they need allocation.
     AllocationsRefused => "allocations_refused",
-    /// Requests with `NOWAIT` that were refused because they would have had to wait.
+    /// `NOWAIT` requests refused because they would have blocked.
     WouldBlock => "would_block",
-    /// Writes that took set-user-id, set-group-id or capabilities from their file first.
+    /// Writes that first cleared the file's set-user-id bit, set-group-id bit or capabilities.
     PrivilegesDropped => "privileges_dropped",
-    /// Writes that had blocks allocated for their holes before their data. Most that go on behind the end of a file get
-    /// theirs with the size, and count as [`Counter::Extensions`] only.
+    /// Writes whose holes were allocated before the data was sent. Most extending writes allocate together with the new
+    /// size and count as [`Counter::Extensions`] only.
     Allocations => "allocations",
-    /// Conversions of unwritten blocks into written ones, each of one inode: of one write, or of all of a batch.
+    /// Conversions of unwritten blocks to written, one per inode: for a single write or for a whole batch.
     Conversions => "conversions",
-    /// Writes that made their file longer.
+    /// Writes that extended their file.
     Extensions => "extensions",
-    /// Blocks that commits wrote into the log. (The file system counts this and what follows.)
+    /// Blocks that commits wrote to the log. (The file system maintains this counter and those below.)
     BlocksLogged => "blocks_logged",
-    /// Times that log space was freed by writing blocks home.
+    /// Checkpoints: log space freed by writing blocks home.
     Checkpoints => "checkpoints",
-    /// Blocks of metadata that were written home.
+    /// Metadata blocks written home.
     HomeWrites => "home_writes",
 }
 
 const COUNT: usize = Counter::ALL.len();
 
-/// What a queued simple read or an overwrite decided before counts when it is over, as one number: one store for a
-/// batch of them.
+/// What a queued simple read, or an overwrite that reuses a plan, counts on completion, packed into one number so that
+/// a batch needs one store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tally(u8);
 
@@ -129,7 +129,7 @@ impl CounterLine {
         value.store(value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Counts `requests` of everything that `tally` stands for. Only the line's single writer may call this.
+    /// Adds `requests` to every counter in `tally`. Only the line's single writer may call this.
     #[inline]
     pub(crate) fn bump_all(&self, tally: Tally, requests: u16) {
         let value = &self.tallies[usize::from(tally.0)];
@@ -182,13 +182,13 @@ impl Counters {
         }
     }
 
-    /// The line of the thread that owns `slot`, if it owns one.
+    /// The line of `slot`; `None` for threads that share the last line.
     #[inline(always)]
     pub(crate) fn owned_line(&self, slot: usize) -> Option<&CounterLine> {
         if slot < SHARED_SLOT { Some(&self.threads[slot]) } else { None }
     }
 
-    /// A line for a queue. It is kept until [`Counters::retire`].
+    /// Registers a line for a queue; it stays until [`Counters::retire`].
     pub fn register(&self) -> Arc<CachePadded<CounterLine>> {
         let line = Arc::new(CachePadded::new(CounterLine::default()));
         self.queues.lock().push(line.clone());
@@ -206,8 +206,8 @@ impl Counters {
         }
     }
 
-    /// Sums over all lines. Exact when nobody counts meanwhile and nothing is in flight: most queued requests are
-    /// counted when they are over.
+    /// Sums all lines. Exact only when nothing is being counted and nothing is in flight: most queued requests are
+    /// counted on completion.
     pub fn stats(&self) -> Stats {
         let mut sums = [0; COUNT];
         let queues = self.queues.lock();
@@ -217,7 +217,7 @@ impl Counters {
     }
 }
 
-/// A reading of all counters.
+/// A snapshot of all counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats([u64; COUNT]);
 
@@ -227,7 +227,7 @@ impl Stats {
         self.0[counter as usize]
     }
 
-    /// The same with another value of one counter.
+    /// This snapshot with one counter replaced.
     #[must_use]
     pub fn with(mut self, counter: Counter, value: u64) -> Stats {
         self.0[counter as usize] = value;
@@ -239,7 +239,7 @@ impl Stats {
         Counter::ALL.iter().map(|&counter| (counter.name(), self.get(counter)))
     }
 
-    /// What was counted since `earlier`.
+    /// The difference from `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Stats) -> Stats {
         Stats(std::array::from_fn(|index| self.0[index].saturating_sub(earlier.0[index])))

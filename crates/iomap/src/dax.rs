@@ -1,8 +1,8 @@
 //! Room 2, `dax-no-dio-count`: copies from and to mapped memory.
 //!
-//! Fast route: copy under the inode guard; nothing is counted in flight. Plain route: count up before the
-//! copy and down after it. Legal because the functions take an [`InodeGuard`]: the copy is synchronous and
-//! locked, so a drainer that holds the gate exclusively cannot meet one.
+//! Fast route: copy under the inode guard; nothing is counted in flight. Plain route: count up before the copy and down
+//! after it. Safe because the functions take an [`InodeGuard`]: the copy is synchronous and inside the gate, so none
+//! can be running while a drainer holds the gate exclusively.
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use crate::gate::InodeGuard;
 use uext4_blockdev::WriteDurability;
 
 impl<F: FileSystem> Engine<F> {
-    /// Copies out of mapped memory, `counted` in flight on the plain route.
+    /// Copies out of mapped memory. `counted`: count it in flight (plain route).
     #[inline(always)]
     pub(crate) fn copy_out(
         &self,
@@ -24,7 +24,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(self.device.read_at(buf, physical)?)
     }
 
-    /// Copies into mapped memory, `counted` in flight on the plain route.
+    /// Copies into mapped memory. `counted`: count it in flight (plain route).
     #[inline(always)]
     pub(crate) fn copy_in(
         &self,

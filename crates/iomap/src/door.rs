@@ -1,7 +1,7 @@
-//! The one door to device queues, and the only unsafe code of the engine beside the queue's lock.
+//! The engine's only access to device queues, and its only unsafe code besides the queue's lock.
 //!
-//! The memory of a request belongs to its slot from [`Door::store`] until [`Door::take`], and `take` refuses
-//! while the device still works on the slot. So safe code can neither free nor touch memory under transfer.
+//! A slot owns the memory of its request from [`Door::store`] until [`Door::take`], and `take` panics while the device
+//! still works on the slot. So safe code can neither free nor touch memory under transfer.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ pub enum Payload {
     None,
     /// One buffer.
     One(Buffer),
-    /// Several buffers, one after another in the file.
+    /// Several buffers, consecutive in the file.
     #[allow(clippy::box_collection, reason = "one word, so that a payload fits two registers")]
     Many(Box<Vec<Buffer>>),
 }
@@ -49,7 +49,7 @@ impl Payload {
         self.buffers().iter().map(|buffer| buffer.len() as u64).sum()
     }
 
-    /// Whether there is no byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -79,13 +79,13 @@ impl Payload {
         None
     }
 
-    /// Bytes that follow `offset` in the buffer that holds it.
+    /// Bytes from `offset` to the end of its buffer.
     #[inline]
     pub(crate) fn contiguous(&self, offset: u64) -> u64 {
         self.locate(offset).map_or(0, |(number, within)| self.buffers()[number].len() as u64 - within)
     }
 
-    /// Bytes that follow `offset` in the buffer that holds it and those behind it, `most` buffers in all.
+    /// Bytes from `offset` on in its buffer and those that follow, at most `most` buffers.
     fn reach(&self, offset: u64, most: usize) -> u64 {
         let Some((number, within)) = self.locate(offset) else { return 0 };
         let some = self.buffers()[number..].iter().take(most);
@@ -104,7 +104,7 @@ impl Payload {
                 (left, within) = (left - part as u64, 0);
             }
         }
-        assert!(left == 0, "a request reaches behind its buffers");
+        assert!(left == 0, "a request reaches past its buffers");
         vectors.into()
     }
 
@@ -128,7 +128,7 @@ impl Payload {
     /// The memory of `[offset, offset + length)`, which lies in one buffer.
     #[inline]
     fn memory(&mut self, offset: u64, length: u64) -> Memory {
-        assert!(length <= self.contiguous(offset), "a request reaches behind its buffer");
+        assert!(length <= self.contiguous(offset), "a request reaches past its buffer");
         match self.locate(offset) {
             Some((number, within)) => self.buffers_mut()[number].memory(within as usize),
             None => Memory::NONE,
@@ -158,15 +158,16 @@ pub(crate) struct Part {
     pub index: u32,
 }
 
-/// A device queue together with the memory of everything in flight on it.
+/// A device queue and the memory of all requests in flight on it.
 #[repr(C)]
 pub(crate) struct Door {
     // Dropped first: dropping a queue waits for its requests, so the payloads below outlive them.
     queue: Queue,
     held: Box<[Held]>,
-    /// Of each slot, what names the memory of its requests that are in several buffers. Empty if the queue takes none.
+    /// For each slot, the vectors of its requests that span several buffers. Empty if the queue does not support
+    /// vectors.
     vectors: Box<[Vec<Box<[Vector]>>]>,
-    /// Most buffers of one request.
+    /// Maximum number of buffers in one request.
     buffers_max: usize,
 }
 
@@ -182,7 +183,7 @@ impl Door {
         }
     }
 
-    /// Gives the memory of a request to its slot.
+    /// Stores the memory of a request in its slot.
     #[inline]
     pub(crate) fn store(&mut self, slot: u32, payload: Payload) {
         let held = &mut self.held[slot as usize];
@@ -193,7 +194,7 @@ impl Door {
         }
     }
 
-    /// Takes the memory back.
+    /// Takes the memory out of a slot.
     #[inline]
     pub(crate) fn take(&mut self, slot: u32) -> Payload {
         let held = &mut self.held[slot as usize];
@@ -201,22 +202,21 @@ impl Door {
         std::mem::take(&mut held.payload)
     }
 
-    /// The payload of a slot of which nothing is in flight.
+    /// The payload of a slot with nothing in flight.
     pub(crate) fn idle_payload(&mut self, slot: u32) -> &mut Payload {
         let held = &mut self.held[slot as usize];
         assert!(held.outstanding == 0, "the device still works on this memory");
         &mut held.payload
     }
 
-    /// Bytes that follow `offset` and fit one request: in one buffer of the slot, or in several if the device takes
-    /// vectors.
+    /// Bytes from `offset` on that fit one device request: in one buffer, or in several if the device supports vectors.
     #[inline]
     pub(crate) fn reach(&self, slot: u32, offset: u64) -> u64 {
         self.held[slot as usize].payload.reach(offset, self.buffers_max)
     }
 
-    /// Gives a buffer to a free slot and adds one device request that covers all of it. Gives the buffer back
-    /// if the queue is full.
+    /// Stores a buffer in a free slot and queues one device request for all of it. Returns the buffer if the queue is
+    /// full.
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
@@ -233,15 +233,15 @@ impl Door {
         let memory = buffer.memory(0);
         let (nowait, priority) = (false, Priority::OF_THREAD);
         let request = Request { op, fua, nowait, priority, pos, length, memory, tag: u64::from(slot) };
-        // Everything is in its place before the call, so that nothing has to be kept over it. There is nothing to drop:
-        // a free slot has no payload.
+        // All state is stored before the call, so that nothing has to be saved across it. The old payload needs no
+        // drop: a free slot has none.
         debug_assert!(matches!(held.payload, Payload::None), "a slot in use is not free");
         std::mem::forget(std::mem::replace(&mut held.payload, Payload::One(buffer)));
         held.outstanding = 1;
         probes::submit(op, pos, length.into(), fua, slot.into());
-        // SAFETY: as in `push`: the memory is the whole buffer, which the slot owns since the lines above until nothing
-        // of it is outstanding. Moving a `Buffer` does not move its bytes, and a refused request is never looked at
-        // again.
+        // SAFETY: as in `push`: the memory is the whole buffer, which the slot owns from the lines above until nothing
+        // of the slot is outstanding. Moving a `Buffer` does not move its bytes, and the queue never looks at a request
+        // it refused.
         match unsafe { self.queue.push(request) } {
             Ok(()) => Ok(()),
             Err(Full) => Err(self.refused(slot)),
@@ -293,8 +293,8 @@ impl Door {
         probes::submit(part.op, part.pos, part.length.into(), part.fua, request.tag);
         // SAFETY: the memory lies in a buffer of the slot's payload (`Payload::memory` and `Payload::vectors` assert
         // it), which the slot owns. It leaves the slot only by `take` or `store`, which assert that nothing of the slot
-        // is outstanding, and nobody reaches its bytes before (`idle_payload` asserts the same). The vectors, which
-        // nobody changes, stay where they are until `store`. If the door is dropped, the queue goes first and waits for
+        // is outstanding, and its bytes are not accessible before that (`idle_payload` asserts the same). The vectors
+        // stay unchanged and in place until `store`. If the door is dropped, the queue is dropped first and waits for
         // all requests.
         unsafe { self.queue.push(request)? };
         held.outstanding += 1;
@@ -306,21 +306,21 @@ impl Door {
         self.queue.submit()
     }
 
-    /// Delivers completions. Each is to be handed to [`Door::land`] or [`Door::take_landed`], once: until then its slot
+    /// Delivers completions. Pass each one to [`Door::land`] or [`Door::take_landed`] exactly once: until then its slot
     /// counts it as outstanding.
     #[inline]
     pub(crate) fn reap(&mut self, done: &mut Vec<Done>, wait: Wait) -> Result<usize> {
         self.queue.reap(done, wait)
     }
 
-    /// A device request of a slot is over.
+    /// Notes that one device request of a slot has completed.
     #[inline]
     pub(crate) fn land(&mut self, done: Done) {
         probes::complete(done.tag, done.result.into());
         self.held[slot_of(done.tag) as usize].outstanding -= 1;
     }
 
-    /// The only device request of a slot is over: gives its memory back.
+    /// The only device request of a slot has completed: returns its memory.
     #[inline(always)]
     pub(crate) fn take_landed(&mut self, done: Done) -> Payload {
         probes::complete(done.tag, done.result.into());

@@ -1,12 +1,12 @@
-//! Room 3, `fua-dsync-overwrite`: how a write becomes as durable as asked.
+//! Room 3, `fua-dsync-overwrite`: how a write reaches the durability asked for.
 //!
 //! Fast route: every device write of the request carries FUA (or needs nothing, if the device has no volatile
 //! cache) and nothing follows. Plain route: plain writes, then datasync at completion (commit if the inode is
 //! datasync-dirty, flush the device).
 //!
-//! Legal because *all* pieces are written and not new, and the inode is not datasync-dirty: no metadata has
-//! to follow the data. FUA over an unwritten extent would be a lost write (the conversion must be durable
-//! too). `O_SYNC` never takes the shortcut.
+//! Safe because *all* pieces are already written and the inode is not datasync-dirty, so no metadata has to follow the
+//! data. FUA over an unwritten extent would lose the write, since the conversion must be durable too. `O_SYNC` never
+//! takes the shortcut.
 
 use crate::plan::{Durability, Sync, View};
 use crate::switches::Routing;

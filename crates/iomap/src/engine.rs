@@ -12,16 +12,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use uext4_blockdev::{BufferPool, Capabilities, Device, Geometry, Process};
 
-/// Waiting longer than this for a queue that only its owner may drive is counted as a stall.
+/// A longer wait for a queue that only its owner can drive counts as a stall.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Memory reserved for bounce buffers; it grows when more of them are in use at a time.
+/// Initial size of the bounce-buffer pool; it grows when more are in use at once.
 const BOUNCE_POOL: usize = 512 * 1024;
 
 /// The direct-I/O engine of one volume.
 #[repr(C)]
 pub struct Engine<F: FileSystem> {
-    // What every request reads comes first.
+    // Fields read by every request come first.
     /// Bits that must be clear in positions and lengths, and in addresses.
     position_mask: u64,
     memory_mask: usize,
@@ -58,14 +58,14 @@ impl<F: FileSystem> Engine<F> {
         })
     }
 
-    /// Refuses in a child process, before anything is waited for: what it waits for may not exist there. What waits
-    /// for nothing need not ask: the device refuses.
+    /// Fails in a forked child, before anything that could wait: the thread waited for may not exist there. Calls that
+    /// never wait need no check: the device refuses.
     #[inline(always)]
     pub(crate) fn check_process(&self) -> Result<(), Error> {
         Ok(self.process.check()?)
     }
 
-    /// The device all data requests go to.
+    /// The device for all data requests.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
@@ -86,8 +86,8 @@ impl<F: FileSystem> Engine<F> {
         queues.push(Arc::downgrade(queue));
     }
 
-    /// Drives every queue that nobody is driving right now, so that whoever waits for a drain does not depend on their
-    /// owners. Returns whether some queue can only be driven by its owner.
+    /// Drives every queue that is not being driven right now, so that a drain does not depend on the queues' owners.
+    /// Returns whether some queue can only be driven by its owner.
     pub(crate) fn harvest(&self) -> bool {
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
         let mut owner_driven = false;
@@ -97,7 +97,7 @@ impl<F: FileSystem> Engine<F> {
         owner_driven
     }
 
-    /// What a synchronous call does while it waits: it helps those it may be waiting for.
+    /// What a synchronous call runs while it waits: it drives the queues it may be waiting for.
     pub(crate) fn helper(&self) -> impl FnMut() + '_ {
         let started = Instant::now();
         let mut reported = false;
@@ -110,8 +110,8 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// Checks a direct request: alignment of position and length, and no end behind 2⁶³. An empty request is
-    /// fine.
+    /// Checks a direct request: position and length must be aligned, and the end at most 2⁶³ - 1. An empty request
+    /// passes.
     #[inline(always)]
     pub(crate) fn check_direct(&self, pos: u64, length: u64) -> Result<Range, Error> {
         if (pos | length) & self.position_mask != 0 {
@@ -141,8 +141,7 @@ impl<F: FileSystem> Engine<F> {
         DeviceError::Misaligned { what, value, align }.into()
     }
 
-    /// One cache flush that starts after this call did, shared with whoever needs one at the same time. A failure
-    /// aborts the volume.
+    /// A cache flush that starts after this call does, shared with concurrent callers. A failure aborts the volume.
     pub(crate) fn flush(&self) -> Result<(), F::Error> {
         if !self.capabilities.volatile_cache {
             return Ok(());
@@ -155,12 +154,12 @@ impl<F: FileSystem> Engine<F> {
         if self.merges_flushes {
             return flush();
         }
-        // Abort included: the system reports a write-back error to one flush only, and the next one would
-        // succeed without having saved anything.
+        // The abort runs inside the shared flush: the system reports a write-back error to one flush only, and the next
+        // one would succeed although the data was lost.
         self.flushes.covered(flush)
     }
 
-    /// Commits what these inodes need, then flushes unless the commit did.
+    /// Commits what these inodes need, then flushes unless the commit has done so.
     pub(crate) fn make_durable(&self, batch: &[Synced<'_, F>]) -> Result<(), F::Error> {
         self.fs.check_alive()?;
         let flushed = self.fs.datasync(batch)?;
@@ -174,7 +173,7 @@ impl<F: FileSystem> Engine<F> {
     }
 }
 
-/// Refuses ranges that end behind 2⁶³ - 1.
+/// Refuses ranges that end past 2⁶³ - 1.
 #[inline(always)]
 pub(crate) fn check_range(pos: u64, length: u64) -> Result<Range, Error> {
     const END_MAX: u64 = i64::MAX as u64;

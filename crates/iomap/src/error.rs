@@ -24,13 +24,13 @@ pub enum Error {
         unwritten: u64,
         /// Bytes of it in holes.
         hole: u64,
-        /// Whether it ends behind the end of the file.
+        /// Whether it ends past the end of the file.
         extends: bool,
     },
     /// The file is not open for this.
     #[error("the file is not open for {0}")]
     BadMode(&'static str),
-    /// `NOWAIT` was asked and the request would have to wait.
+    /// `NOWAIT` was given and the request would have to wait.
     #[error("the request would have to wait")]
     WouldBlock,
     /// As many requests are in flight as the queue holds: reap first.
@@ -39,8 +39,8 @@ pub enum Error {
     /// The slot does not name a file attached to this queue.
     #[error("the file slot does not belong to this queue or was detached")]
     BadSlot,
-    /// The range ends behind byte 2⁶³ - 1.
-    #[error("the range at byte {pos} of {length} bytes ends behind byte 2^63")]
+    /// The range ends past byte 2⁶³ - 1.
+    #[error("the range at byte {pos} of {length} bytes ends past byte 2^63")]
     RangeTooLarge {
         /// First byte.
         pos: u64,
@@ -50,20 +50,20 @@ pub enum Error {
     /// A file system reported success but left the mapping of this byte unknown.
     #[error("the mapping at byte {0} stays unknown")]
     MapUnknown(u64),
-    /// The write has no place for this byte on the device: the block held data when the write was judged, or was
-    /// allocated for it, and is none it may go to when it is sent. Nothing was sent there; what lies before it may have
+    /// The write has no valid device block for this byte: the block was written, or allocated for this write, when the
+    /// write was planned, and is not any more when it is sent. Nothing was sent for this byte; bytes before it may have
     /// been written.
-    #[error("the block at byte {0} is no longer a written one: the write stops there")]
+    #[error("the block at byte {0} is no longer written: the write stops there")]
     NotWritten(u64),
-    /// What was to be published of this block contradicts what is known of it. Nothing was published.
-    #[error("what is known of block {0} of the file contradicts what its map says now")]
+    /// A map update contradicts what the snapshot holds for this block. Nothing was published.
+    #[error("a map update of block {0} of the file contradicts the known mapping")]
     MapConflict(u64),
-    /// A panic cut off what had to follow the data of the write: its blocks may not be converted, and nothing of it is
-    /// durable.
-    #[error("a panic cut off the work that follows the data of a write: nothing of it is durable")]
+    /// A panic interrupted the work that follows the data of the write: its blocks may not be converted, and the write
+    /// is not durable.
+    #[error("a panic interrupted the completion of a write: it is not durable")]
     CutOff,
-    /// Written blocks were to be taken away by somebody who does not hold the file's gate alone. Nothing was published.
-    #[error("written blocks of a file go only while nobody else uses it")]
+    /// A change that removes or moves written blocks did not hold the file's gate exclusively. Nothing was published.
+    #[error("written blocks of a file can be removed only under its exclusive gate")]
     NotExclusive,
 }
 
@@ -72,7 +72,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Device(error) => error.errno(),
-            // What the kernel answers when it is asked to allocate and must not.
+            // As the kernel answers when asked to allocate where it must not.
             Error::NeedsAllocation { .. } => 95,        // EOPNOTSUPP
             Error::BadMode(_) | Error::BadSlot => 9,    // EBADF
             Error::WouldBlock | Error::QueueFull => 11, // EAGAIN

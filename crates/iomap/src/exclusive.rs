@@ -1,5 +1,4 @@
-//! For a file system that changes a file outside of reads and writes: its gate held exclusively, and zeros on the
-//! device.
+//! For file-system operations other than reads and writes: taking a file's gate exclusively, and zeroing on the device.
 
 use crate::engine::{Engine, check_range};
 use crate::error::Error;
@@ -8,14 +7,14 @@ use crate::gate::InodeGuard;
 use crate::mapping::{Piece, Range, State};
 use uext4_blockdev::WriteDurability;
 
-/// Most bytes that are zeroed at a time.
+/// Maximum bytes zeroed at a time.
 const ZEROS: u64 = 256 * 1024;
 
 impl<F: FileSystem> Engine<F> {
-    /// The gate of a file that is open for writing, held exclusively. With `drain` nothing of it is in flight either.
+    /// The gate of a file that is open for writing, held exclusively. With `drain`, nothing is in flight on it either.
     ///
     /// # Errors
-    /// [`Error::BadMode`] if it is not open for writing; those of an aborted volume, and of a child process.
+    /// [`Error::BadMode`] if it is not open for writing; errors of an aborted volume or a forked child.
     pub fn lock_exclusive<'g>(&self, file: &'g OpenFile<F>, drain: bool) -> Result<InodeGuard<'g>, F::Error> {
         self.check_process()?;
         self.fs.check_alive()?;
@@ -23,12 +22,12 @@ impl<F: FileSystem> Engine<F> {
         Ok(file.state().gate.visit_exclusive(drain, &mut self.helper()))
     }
 
-    /// Zeroes the bytes of a range on the device, where its blocks are in this state. Of unwritten ones all must be
-    /// zeroed, to whole blocks: what lies around is not kept. Not durable before the next flush.
+    /// Zeroes a range on the device wherever its blocks are in `state`. A range over unwritten blocks must cover whole
+    /// blocks: their other bytes are not preserved. Durable after the next flush.
     ///
     /// # Errors
-    /// [`Error::NotExclusive`] if the gate is not held exclusively; those of the map and the device. Some may be zeroed
-    /// then.
+    /// [`Error::NotExclusive`] if the gate is not held exclusively; errors of the map and the device, after which part
+    /// of the range may be zeroed.
     pub fn zero(
         &self,
         file: &OpenFile<F>,
@@ -46,8 +45,8 @@ impl<F: FileSystem> Engine<F> {
         })
     }
 
-    /// The same, in an exclusive hold, by `write`: it is given what each piece is to hold. What lies around the range
-    /// in its first and last device block is read before.
+    /// The same under an exclusive hold, with `write` called to write each piece. The bytes around the range in its
+    /// first and last device block are read first.
     pub(crate) fn zero_by(
         &self,
         file: &OpenFile<F>,

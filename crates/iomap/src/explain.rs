@@ -1,5 +1,5 @@
-//! What a request would meet, for whoever explains it: looked at as the executors do, with nothing sent or counted but
-//! the loads of unknown mappings.
+//! Predicts what a request would do, with the executors' own decisions. Nothing is sent or counted except loads of
+//! unknown mappings.
 
 use crate::engine::{Engine, check_range};
 use crate::fs::{FileSystem, OpenFile};
@@ -9,29 +9,31 @@ use crate::plan::{JournalWork, Plan, Request, Route, Summary, View, plan_read};
 use crate::write_plan::plan_write_of;
 use uext4_blockdev::Capabilities;
 
-/// What is known of a request as things stand.
+/// The prediction for one request in the present state.
 #[derive(Debug, Clone)]
 pub struct Outlook<E> {
-    /// What was decided.
+    /// The plan.
     pub plan: Plan,
-    /// What the decision saw of the inode.
+    /// The inode's state that the plan is based on.
     pub view: View,
     /// The first pieces of the range.
     pub pieces: Pieces,
-    /// How many there are.
+    /// Number of pieces.
     pub piece_count: u64,
-    /// What all of them are made of.
+    /// Summary of all pieces.
     pub summary: Summary,
-    /// Bytes of whole blocks without data that a write zeroes first, beside the edges that its plan names: on mapped
-    /// memory those in front of the end of the file, on any device those that a map of block pointers gets.
+    /// Bytes in whole blocks without data that the write zeroes first, in addition to the edges in its plan: on mapped
+    /// memory the blocks below the end of the file, on any device the blocks allocated for an indirect map.
     pub zeroed: u64,
-    /// Why the executor refuses it, if it does: a write that needs more than the file system can do, or a queued
-    /// request whose position or length is no multiple of the logical block (`request.queued` and `request.bounced`).
+    /// Why the executor refuses it, if it does: the write needs a change that the file system cannot make, or a queued
+    /// request has a position or length that is not a multiple of the logical block (`request.queued` and
+    /// `request.bounced`).
     pub refused: Option<E>,
 }
 
 impl<F: FileSystem> Engine<F> {
-    /// The plan of a request and what it was made of, for a device that can do this. Nothing is changed.
+    /// Plans a request for a device with the given capabilities and returns the plan with its inputs. Nothing is
+    /// changed.
     pub fn explain(
         &self,
         file: &OpenFile<F>,
@@ -51,7 +53,7 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<Outlook<F::Error>, F::Error> {
         let range = check_range(request.range.pos, request.range.length)?;
         let mut pieces = Pieces::new();
-        // Twice: what a load cut in two is one piece for whoever comes behind it.
+        // Twice: a piece that the first pass split at a load boundary is one piece for later requests.
         self.load_pieces(file, range, &mut pieces)?;
         self.load_pieces(file, range, &mut pieces)?;
         let mut summary = Summary::of(&[]);
@@ -63,7 +65,7 @@ impl<F: FileSystem> Engine<F> {
         })?;
         let view = file.state().view();
         let misaligned = request.queued && request.bounced;
-        // A queue bounces nothing; the plan is that of the synchronous call which would.
+        // A queue never bounces, so plan it as the synchronous call that would.
         let request = Request { queued: request.queued && !request.bounced, ..*request };
         let (plan, zeroed, refused) = if write {
             let plan = plan_write_of(&request, &view, &summary, device, file.switches);
@@ -92,7 +94,7 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// The plan of a write that zeroes behind the old end only what is written there.
+    /// Keeps the zeroing past the old end of file only where the block there is written.
     fn with_old_tail(&self, file: &OpenFile<F>, mut plan: Plan, view: &View) -> Result<Plan, F::Error> {
         let block = u64::from(self.geometry.logical_block);
         let pos = view.size / block * block;
@@ -121,14 +123,14 @@ impl<F: FileSystem> Engine<F> {
         Ok(zeroed)
     }
 
-    /// Refuses what a queue and the direct calls refuse: a position or length that is no multiple of the logical
-    /// block, an end behind 2⁶³.
+    /// Makes the checks of a queue and the direct calls: position and length are multiples of the logical block, and
+    /// the range ends at most at 2⁶³ - 1.
     pub fn check_aligned(&self, pos: u64, length: u64) -> Result<(), F::Error> {
         self.check_direct(pos, length)?;
         Ok(())
     }
 
-    /// Shows all pieces of `range` to `each`, in order, as they stand.
+    /// Calls `each` for all pieces of `range`, in order, in their present state.
     pub fn visit_pieces(
         &self,
         file: &OpenFile<F>,

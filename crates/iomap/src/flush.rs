@@ -1,9 +1,8 @@
 //! Flush tickets: concurrent flushes share one.
 //!
-//! A flush makes durable what was complete before it *started*. So whoever needs one draws a ticket, the number of
-//! the next flush to start, and is served by that flush or any later one that succeeds. One runs at a time; who arrives
-//! meanwhile waits for the next, which the first of the waiting starts and all of them share. `tests/loom.rs`
-//! explores it.
+//! A flush makes durable what was complete before it *started*. So each caller draws a ticket, the number of the next
+//! flush to start, and is served by that flush or any later one that succeeds. One flush runs at a time; callers that
+//! arrive during it wait for the next, which the first of them starts and all share. `tests/loom.rs` explores it.
 
 use crate::sync::{Condvar, Mutex};
 
@@ -38,12 +37,11 @@ impl FlushTickets {
         }
     }
 
-    /// Returns when a `flush` that started after this call did has succeeded: this caller's own, or that of another
-    /// who called at about the same time.
+    /// Returns once a `flush` that started after this call has succeeded: this caller's own, or a concurrent caller's.
     ///
     /// # Errors
-    /// What this caller's own `flush` answers. One that fails covers nobody: each of those who waited for it runs its
-    /// own, which must refuse after a failure that cannot be made good.
+    /// The error of this caller's own `flush`. A failed flush covers no waiter: each of them runs its own, which must
+    /// fail if the earlier failure cannot be repaired.
     pub fn covered<E>(&self, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut flushes = self.flushes.lock();
         let ticket = flushes.started + 1;
@@ -56,7 +54,7 @@ impl FlushTickets {
         flushes.running = true;
         flushes.started += 1;
         drop(flushes);
-        // Ends the run even if `flush` panics; then it covers nobody.
+        // Ends the run even if `flush` panics; then it covers no caller.
         let mut run = RunningFlush { tickets: self, succeeded: false };
         let flushed = flush();
         run.succeeded = flushed.is_ok();
@@ -64,7 +62,7 @@ impl FlushTickets {
     }
 }
 
-/// A flush that runs. The only one, so its number is the latest started.
+/// The running flush. There is only one, so its number is the latest started.
 struct RunningFlush<'a> {
     tickets: &'a FlushTickets,
     succeeded: bool,
@@ -109,8 +107,8 @@ mod tests {
                 scope.spawn(|| tickets.covered(flush));
             }
         });
-        // The first cannot cover the others, one more covers them all. A thread that was not yet there when it began
-        // (on a machine under load) needs a third.
+        // The first flush cannot cover the others; a second covers them all. A thread that arrived after the second
+        // began (on a loaded machine) needs a third.
         let flushes = flushes.load(Ordering::SeqCst);
         assert!((2..=3).contains(&flushes), "{flushes} flushes in {:?}", started.elapsed());
     }

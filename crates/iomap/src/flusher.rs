@@ -1,9 +1,9 @@
-//! The completion work of queued requests, beside their queue: converting what they filled, making them durable.
+//! Completion work of queued requests outside their queue: converting the blocks they wrote and making them durable.
 //!
-//! A commit and a flush take milliseconds, a call to `poll` must not. So what is left to do for the requests of a queue
-//! whose transfers are over is a [`SyncJob`], which holds nothing of the queue: its owner runs it where it may wait, a
-//! drainer outside the queue's lock, and `poll` leaves it to the [`Flusher`], a thread that lives while there are such
-//! jobs. The queue finds the outcome when it is driven next.
+//! A commit and a flush take milliseconds, and `poll` must not wait for them. So the remaining work of requests whose
+//! transfers are done becomes a [`SyncJob`], which holds no part of the queue. The owner runs it in calls that may
+//! wait, a drainer runs it outside the queue's lock, and `poll` hands it to the [`Flusher`], a thread that exists while
+//! there are such jobs. The queue picks up the outcome when it is next driven.
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the flusher's thread waits for another job before it ends.
+/// How long the flusher's thread stays idle before it exits.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What became of a job, once it is over.
+/// Outcome of a job, set once it has ended.
 pub(crate) struct Outcome<E> {
     known: Mutex<Known<E>>,
     over: Condvar,
@@ -27,16 +27,16 @@ pub(crate) struct Outcome<E> {
 
 struct Known<E> {
     result: Option<Ended<E>>,
-    /// Wakes the queue's owner, if he sleeps on a descriptor.
+    /// Wakes the queue's owner if it sleeps on a descriptor.
     wake: Option<Arc<Waker>>,
 }
 
-/// What became of the parts of a job.
+/// Results of the parts of a job.
 #[derive(Clone)]
 pub(crate) struct Ended<E> {
-    /// Of each conversion, in the order of [`SyncJob::convert`]. None if nobody came to do them.
+    /// Result of each conversion, in the order of [`SyncJob::convert`]. Empty if the conversions were never run.
     pub(crate) converted: Vec<Result<(), E>>,
-    /// Of commit and flush.
+    /// Result of the commit and flush.
     pub(crate) synced: Result<(), E>,
 }
 
@@ -45,12 +45,12 @@ impl<E: Clone> Outcome<E> {
         Arc::new(Outcome { known: Mutex::new(Known { result: None, wake }), over: Condvar::new() })
     }
 
-    /// The outcome, if it is there.
+    /// The outcome, if the job has ended.
     pub(crate) fn get(&self) -> Option<Ended<E>> {
         self.known.lock().result.clone()
     }
 
-    /// Has it wake the owner as well, who asked for a descriptor while the job was under way.
+    /// Also wakes `waker`: the owner asked for a descriptor while the job was running.
     pub(crate) fn wakes(&self, waker: &Arc<Waker>) {
         let mut known = self.known.lock();
         if known.result.is_some() {
@@ -60,7 +60,7 @@ impl<E: Clone> Outcome<E> {
         }
     }
 
-    /// Waits for it, at most until `deadline`.
+    /// Waits for the outcome, at most until `deadline`.
     pub(crate) fn wait(&self, deadline: Option<Instant>) {
         let mut known = self.known.lock();
         while known.result.is_none() {
@@ -85,11 +85,11 @@ impl<E: Clone> Outcome<E> {
     }
 }
 
-/// An event descriptor that outcomes make readable.
+/// An event descriptor that becomes readable when an outcome arrives.
 #[derive(Debug)]
 pub(crate) struct Waker {
     event: OwnedFd,
-    /// Set after the descriptor was, so that who clears the flag first leaves nothing behind.
+    /// Set after the descriptor is written, so that clearing the flag before the descriptor loses no wake-up.
     raised: AtomicBool,
 }
 
@@ -101,13 +101,13 @@ impl Waker {
 
     /// Makes it readable.
     pub(crate) fn wake(&self) {
-        // Any number but 0 will do, in any order of bytes. Fails only if the counter is at its end, and then it is
-        // readable.
+        // Any non-zero number will do, in any byte order. This fails only if the counter is at its maximum, and then
+        // the descriptor is readable already.
         let _readable_anyway = rustix::io::write(&self.event, &1u64.to_le_bytes());
         self.raised.store(true, Ordering::Release);
     }
 
-    /// Makes it unreadable. Look for outcomes after this.
+    /// Makes it unreadable. Check for outcomes after this call, not before.
     pub(crate) fn clear(&self) {
         if self.raised.swap(false, Ordering::Acquire) {
             let _count = rustix::io::read(&self.event, &mut [0u8; 8]);
@@ -121,29 +121,30 @@ impl AsFd for Waker {
     }
 }
 
-/// One conversion of each inode, then one commit and one flush, for requests whose transfers are over. To be run: the
-/// requests are in flight until its outcome is known.
+/// One conversion of each inode, then one commit and one flush, for requests whose transfers are over. Must be run: the
+/// requests stay in flight until its outcome is known.
 #[must_use]
 pub(crate) struct SyncJob<F: FileSystem> {
     engine: Arc<Engine<F>>,
     fresh: Vec<Fresh<F>>,
-    /// What is to be durable, and whether every change of it, not only what reading the data back needs.
+    /// Inodes to make durable, and for each whether that means every change (fsync) or only those needed to read the
+    /// data back (fdatasync).
     inodes: Vec<(Arc<F::Inode>, bool)>,
     outcome: Arc<Outcome<F::Error>>,
 }
 
 impl<F: FileSystem> SyncJob<F> {
-    /// Nothing to do yet.
+    /// An empty job.
     pub(crate) fn new(engine: &Arc<Engine<F>>, wake: Option<Arc<Waker>>) -> Self {
         SyncJob { engine: engine.clone(), fresh: Vec::new(), inodes: Vec::new(), outcome: Outcome::new(wake) }
     }
 
-    /// Converts what a write has filled.
+    /// Adds the conversion of the blocks that a write filled.
     pub(crate) fn convert(&mut self, fresh: Fresh<F>) {
         self.fresh.push(fresh);
     }
 
-    /// Makes changes of an inode durable.
+    /// Adds an inode to make durable.
     pub(crate) fn sync(&mut self, inode: &Arc<F::Inode>, all: bool) {
         match self.inodes.iter_mut().find(|(known, _)| Arc::ptr_eq(known, inode)) {
             Some((_, known)) => *known |= all,
@@ -155,21 +156,23 @@ impl<F: FileSystem> SyncJob<F> {
         self.outcome.clone()
     }
 
-    /// Whether there is nothing to wait for: no handle to start, no cache to flush and no change to commit.
+    /// Whether running it never waits: no handle to start, no cache to flush and no change to commit.
     pub(crate) fn is_short(&self) -> bool {
         let clean = |(inode, all): &(Arc<F::Inode>, bool)| !all && F::state(inode).datasync_tid().is_none();
         let flushes = self.engine.capabilities.volatile_cache && !self.inodes.is_empty();
         self.fresh.is_empty() && !flushes && self.inodes.iter().all(clean)
     }
 
-    /// Does it, and waits as long as that takes. Hold no queue's lock but one's own, no gate and no map lock.
+    /// Runs the job and waits for it. The caller may hold its own queue's lock, but no other queue's, no gate and no
+    /// map lock.
     pub(crate) fn run(self) {
         run_all(vec![self]);
     }
 }
 
 impl<F: FileSystem> Drop for SyncJob<F> {
-    /// A job that a panic cut off is over too: its requests fail. Nothing else may drop one that was not run.
+    /// A job interrupted by a panic ends too, and its requests fail. Dropping a job that was not run is a bug in any
+    /// other case.
     fn drop(&mut self) {
         if self.outcome.get().is_none() {
             self.outcome.set(Ended { converted: Vec::new(), synced: Err(Error::CutOff.into()) });
@@ -178,7 +181,7 @@ impl<F: FileSystem> Drop for SyncJob<F> {
     }
 }
 
-/// All conversions of `jobs`, which are of one engine; then one commit and one flush for those that want it.
+/// Runs all conversions of `jobs`, which belong to one engine; then one commit and one flush for those that need it.
 fn run_all<F: FileSystem>(mut jobs: Vec<SyncJob<F>>) {
     let Some(first) = jobs.first() else { return };
     let engine = first.engine.clone();
@@ -214,7 +217,7 @@ struct Shared<F: FileSystem> {
 
 struct Waiting<F: FileSystem> {
     jobs: Vec<SyncJob<F>>,
-    /// A thread takes care of them.
+    /// A thread is running.
     manned: bool,
 }
 
@@ -224,7 +227,7 @@ impl<F: FileSystem> Flusher<F> {
         Flusher { shared: Arc::new(Shared { waiting, more: Condvar::new() }) }
     }
 
-    /// Runs `job` soon, together with others that wait. Where the system gives no thread it is done at once.
+    /// Runs `job` soon, together with other waiting jobs. If no thread can be created, it runs here at once.
     pub(crate) fn take(&self, job: SyncJob<F>) {
         let mut waiting = self.shared.waiting.lock();
         waiting.jobs.push(job);
@@ -261,7 +264,7 @@ impl<F: FileSystem> Shared<F> {
     }
 }
 
-/// If a panic ends the thread, the next job gets another one, and none waits for this one.
+/// If a panic ends the thread, the next job starts a new one, and none waits for this one.
 struct Leaving<'a, F: FileSystem>(&'a Shared<F>);
 
 impl<F: FileSystem> Drop for Leaving<'_, F> {

@@ -1,27 +1,27 @@
-//! The inode gate: shared for direct I/O, exclusive for whatever must see none of it.
+//! The inode gate: shared for direct I/O, exclusive for operations that must not run beside it.
 //!
-//! Every thread or queue that does I/O on an inode has a *cell* of its own, one cache line that only it
-//! writes. Entering raises the cell, then looks at the one word that exclusive holders set; taking the gate
-//! exclusively sets that word, then looks at all cells. Both sides order their store before their load, so at
-//! least one of them sees the other. `tests/loom.rs` checks this protocol (up to three preemptions).
+//! Every thread or queue that does I/O on an inode has its own *cell*, a cache line that only it writes. Entering
+//! increments the cell, then reads the one word that exclusive holders set; taking the gate exclusively sets that word,
+//! then reads all cells. Both sides order their store before their load, so at least one of them sees the other.
+//! `tests/loom.rs` checks this protocol (up to three preemptions).
 //!
 //! **Owner.** Most inodes are used by one thread. The first thread owns the gate: its cell lies in the gate itself, and
-//! as long as nobody else was ever here it takes the gate exclusively by a mark in that cell, some nanoseconds, without
-//! a barrier and without looking anywhere. Whoever comes second says so in the word of users, then pays for the barrier
-//! of both sides, then looks whether the owner holds the gate by its mark and waits until it does not. From then on the
-//! owner takes the gate as everybody does; only now there are cells for other threads. Who only visits a file does not
-//! come to own its gate (`gate/owner.rs`).
+//! until a second thread arrives it takes the gate exclusively by setting a mark in that cell, which takes a few
+//! nanoseconds, needs no barrier and reads no other cell. A second thread announces itself in `users`, executes the
+//! barrier for both sides, then waits until the owner's mark is clear. From then on the owner takes the gate like any
+//! other thread; only now are cells for other threads allocated. A thread that only visits a file does not become its
+//! owner (`gate/owner.rs`).
 //!
-//! **Lent.** A gate that is open to others may still be used by one thread, which took it over from another. After some
-//! exclusive holds in a row it gets the gate *lent* and is as cheap as an owner alone until somebody else comes
-//! (`gate/lease.rs`).
+//! **Lent.** A shared gate may still be used by a single thread, for example one that took over from another. After
+//! some exclusive holds in a row the gate is *lent* to that thread, and its holds are as cheap as a sole owner's until
+//! another thread arrives (`gate/lease.rs`).
 //!
 //! A cell counts two things: callers *inside the gate* (mapping and submitting) and requests *in flight*
 //! (until their completion work is done). An exclusive holder waits for the first; one that must also *drain*
 //! waits for the second.
 //!
-//! Waiting never holds a lock that a completion needs: the caller passes a `help` that drives its own
-//! queue and harvests idle ones.
+//! A waiter never holds a lock that a completion needs: the caller passes `help`, which drives its own queue and
+//! harvests idle ones.
 
 mod lease;
 mod owner;
@@ -43,30 +43,30 @@ const MARKED: u64 = 1;
 const IN_FLIGHT_ONE: u64 = 1;
 const INSIDE_ONE: u64 = 1 << 32;
 const IN_FLIGHT_MASK: u64 = INSIDE_ONE - 1;
-/// In the owner's cell: it holds the gate exclusively, and nobody else has ever used it.
+/// In the owner's cell: it holds the gate exclusively, and no other thread has ever used it.
 const HELD: u64 = 1 << 63;
 
-/// What a guard has of a hold by a lease. Its thread's cell has [`HELD`].
+/// A guard's amount for a hold by a lease. Its thread's cell has [`HELD`].
 const LENT: u64 = 1 << 62;
 /// In a guard only, beside [`HELD`]: a visit ends with it.
 const VISIT: u64 = 1 << 61;
-/// The word of exclusive holders: nobody holds or wants the gate, …
+/// Value of `exclusive`: no thread holds or wants the gate.
 const OPEN: u64 = 0;
-/// … somebody does, or it is lent (`gate/lease.rs`).
+/// Value of `exclusive`: a thread holds or wants it, or (with the bits of `gate/lease.rs`) it is lent.
 const CLOSED: u64 = 1;
-/// No thread's slot.
+/// Not the slot of any thread.
 const NOBODY: u64 = u64::MAX;
-/// Of the word of users: the owner's slot and 1, 0 for nobody.
+/// Bits of `users`: the owner's slot plus 1, 0 if there is no owner.
 const OWNER: u64 = (1 << 16) - 1;
-/// Somebody else has come, and looks whether the owner holds the gate alone.
+/// Bit of `users`: a second thread has arrived and is checking whether the owner holds the gate by its mark.
 const JOINING: u64 = 1 << 16;
-/// Somebody else uses the gate, for good.
+/// Bit of `users`: other threads use the gate; never cleared.
 const SHARED: u64 = 1 << 17;
-/// How long a waiter sleeps before it looks again by itself: the net under an announcement lost by a relaxed
-/// check.
+/// How long a waiter sleeps before it checks again unasked: a relaxed check can miss an announcement.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
-/// One writer's line: callers inside the gate (high half), requests in flight (low half), and its last write.
+/// One writer's cache line: callers inside the gate (high half), requests in flight (low half), and the time of its
+/// last write.
 #[derive(Debug, Default)]
 pub struct Cell {
     counts: AtomicU64,
@@ -75,15 +75,15 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Nobody is inside through it and nothing is in flight. Exact for its owner only.
+    /// No caller is inside through this cell and nothing is in flight. Exact only when its owner asks.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.counts.load(Ordering::Relaxed) == 0
     }
 }
 
-/// The written runs that the owner of a cell kept last, one for each class of positions, and the generation
-/// of the mapping they come from. Only the owner reads and writes them.
+/// The written runs that the owner of a cell used last, one per class of positions, and the generation of the mapping
+/// they come from. Only the owner reads and writes them.
 #[derive(Debug, Default)]
 struct LastRuns {
     generation: AtomicU64,
@@ -97,7 +97,8 @@ struct LastRun {
     physical: AtomicU64,
 }
 
-/// Runs kept by a cell, and the size of the file ranges that take turns: a file of a few block groups has all.
+/// Number of runs kept by a cell, and the size of the file ranges that map to them in turn: a file of a few block
+/// groups keeps all its runs.
 const RUN_CLASSES: usize = 4;
 const RUN_CLASS_BITS: u32 = 25;
 
@@ -106,35 +107,36 @@ fn run_class(pos: u64) -> usize {
     (pos >> RUN_CLASS_BITS) as usize % RUN_CLASSES
 }
 
-/// The gate is exclusively held or wanted; nothing was changed.
+/// The gate is held or wanted exclusively; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy;
 
-/// The gate of one inode. What every request reads comes first, so that it shares a cache line with the
-/// inode's size; the word of exclusive holders is written so rarely that it needs no line of its own.
+/// The gate of one inode. Fields that every request reads come first, to share a cache line with the inode's size;
+/// `exclusive` is written too rarely to need its own line.
 #[derive(Debug)]
 #[repr(C)]
 pub struct InodeGate {
     /// [`OPEN`], [`CLOSED`], or lent.
     exclusive: AtomicU64,
-    /// The owner's slot, [`NOBODY`] if it has none. Only a thread of this slot asks whether it is, and it wrote it.
+    /// The owner's slot, or [`NOBODY`]. Relaxed access suffices: only the owner compares it with its own slot, and it
+    /// stored it itself.
     owner: AtomicU64,
-    /// [`OWNER`], [`JOINING`], [`SHARED`]. The last two are set once.
+    /// [`OWNER`], [`JOINING`], [`SHARED`]. The last two are never cleared.
     users: AtomicU64,
-    /// Of all threads but the owner. Made when the second one comes.
+    /// Cells of all threads but the owner, allocated when the second thread arrives.
     threads: OnceLock<Box<[CachePadded<Cell>; SHARED_SLOT + 1]>>,
     queues: Mutex<Vec<Arc<CachePadded<Cell>>>>,
     turns: Turns,
-    /// The holder, while it waits for others to leave.
+    /// The exclusive holder, while it waits for others to leave.
     exclusive_waiters: Waiters,
-    /// The owner's cell. What lies beside it is touched rarely.
+    /// The owner's cell. Its neighbours are touched rarely.
     first: Cell,
     shared_waiters: Waiters,
-    /// Last write of the queues that are gone.
+    /// Last write of the queues that have left.
     left_modified_ns: AtomicU64,
 }
 
-// The owner writes its cell all the time, and everybody reads what is in front of `queues` and behind the gate.
+// The owner writes its cell constantly, while every thread reads the fields before `queues` and those after the gate.
 #[cfg(not(loom))]
 const _: () = {
     use std::mem::offset_of;
@@ -150,12 +152,12 @@ impl Default for InodeGate {
 }
 
 impl InodeGate {
-    /// A gate nobody is in.
+    /// An unused gate.
     pub fn new() -> Self {
         Self::with_hands(HANDS)
     }
 
-    /// A gate that is handed over `hands` times before it is opened. Only models choose.
+    /// A gate that is handed over `hands` times before it is opened. For models only.
     #[doc(hidden)]
     pub fn with_hands(hands: u32) -> Self {
         prepare_fences();
@@ -171,15 +173,15 @@ impl InodeGate {
             shared_waiters: Waiters::new(),
             left_modified_ns: AtomicU64::new(0),
         };
-        // loom cannot see that `OnceLock` orders the making of the lines before their use.
+        // loom cannot see that `OnceLock` orders the creation of the lines before their use.
         #[cfg(loom)]
         gate.thread_cells();
         gate
     }
 
-    /// A cell for one queue. Give it back with [`InodeGate::unregister`]. A lease ends, and there is none while a queue
-    /// is registered. Waits while the gate's owner holds it alone, or its borrower; not for others. The caller must not
-    /// hold the gate exclusively.
+    /// A cell for one queue. Give it back with [`InodeGate::unregister`]. Ends a lease, and none starts while a queue
+    /// is registered. Waits while the owner or the borrower holds the gate by its mark, not for other holders. The
+    /// caller must not hold the gate exclusively.
     pub fn register(&self, help: &mut dyn FnMut()) -> Arc<CachePadded<Cell>> {
         while !self.join() {
             self.wait_open(help);
@@ -198,7 +200,7 @@ impl InodeGate {
         cell
     }
 
-    /// Takes a cell out again, once nothing of it is in flight. Keeps its modification time.
+    /// Removes a cell with nothing in flight. Keeps its modification time.
     pub fn unregister(&self, cell: &Arc<CachePadded<Cell>>) {
         debug_assert_eq!(cell.counts.load(Ordering::Acquire), 0, "a cell in use cannot leave its gate");
         let modified = cell.modified_ns.load(Ordering::Relaxed);
@@ -208,8 +210,8 @@ impl InodeGate {
         self.left_modified_ns.fetch_max(modified, Ordering::Relaxed);
     }
 
-    /// Takes the cell of a queue that died with requests in flight out, once the device no longer works on
-    /// them. Nobody will complete them any more.
+    /// Removes the cell of a queue that died with requests in flight, once the device no longer works on them. They
+    /// will never be completed.
     pub(crate) fn unregister_dead(&self, cell: &Arc<CachePadded<Cell>>) {
         cell.counts.store(0, Ordering::Release);
         self.unregister(cell);
@@ -227,8 +229,8 @@ impl InodeGate {
         Err(Busy)
     }
 
-    /// [`InodeGate::enter`] of the short paths. A gate with queues is not lent, so nothing is called here before the
-    /// caller goes on, and it keeps all it knows in registers.
+    /// [`InodeGate::enter`] of the short paths. A gate with queues is never lent, so this calls no function before the
+    /// caller continues, and the caller's values stay in registers.
     #[inline(always)]
     pub(crate) fn enter_open(&self, cell: &Cell) -> Result<(), Busy> {
         self.say_entered(cell);
@@ -260,7 +262,7 @@ impl InodeGate {
         cell.counts.store(counts - INSIDE_ONE, Ordering::Release);
     }
 
-    /// One request and its completion work are done. Release: the drainer sees everything done before.
+    /// One request and its completion work are done. Release, so that a drainer sees everything done before.
     #[inline]
     pub fn complete(&self, cell: &Cell) {
         self.complete_all(cell, 1);
@@ -274,7 +276,7 @@ impl InodeGate {
         self.announce_progress();
     }
 
-    /// Tells an exclusive waiter to look again. Relaxed: it looks again by itself soon.
+    /// Tells an exclusive waiter to check again. Relaxed: it soon checks again unasked.
     #[inline(always)]
     fn announce_progress(&self) {
         if self.exclusive.load(Ordering::Relaxed) == CLOSED {
@@ -307,7 +309,7 @@ impl InodeGate {
         let cell = self.cell_of(slot)?;
         let amount = INSIDE_ONE + if counted { IN_FLIGHT_ONE } else { 0 };
         if slot < OWNED_SLOTS {
-            // A thread may be inside several times (a callback that reads): the count nests.
+            // The count nests: a thread may be inside several times (a callback that reads).
             let counts = cell.counts.load(Ordering::Relaxed);
             store_then_fence(|order| cell.counts.store(counts + amount, order));
         } else {
@@ -320,13 +322,14 @@ impl InodeGate {
         Ok(InodeGuard { gate: self, cell, slot, amount, _not_send: PhantomData })
     }
 
-    /// The cell of the calling thread, which has `slot`. Refuses who comes second while the owner holds the gate alone.
+    /// The cell of the calling thread, which has `slot`. Refuses a second thread while the owner holds the gate by its
+    /// mark.
     #[inline(always)]
     fn cell_of(&self, slot: usize) -> Result<&Cell, Busy> {
         if self.owner.load(Ordering::Relaxed) == slot as u64 {
             return Ok(&self.first);
         }
-        // They are made when the gate was opened to others (in models at once).
+        // These cells exist once the gate is shared (in models from the start).
         match self.threads.get() {
             Some(cells) if cfg!(not(loom)) || self.is_shared() => Ok(&cells[slot]),
             _ => self.first_cell_of(slot),
@@ -348,16 +351,15 @@ impl InodeGate {
         }
     }
 
-    /// Opens the gate to others than its owner, for good. `false`: the owner holds it alone.
+    /// Makes the gate shared, permanently. `false`: the owner holds it by its mark.
     fn join(&self) -> bool {
         if self.is_shared() {
             return true;
         }
         let before = self.users.fetch_or(JOINING, Ordering::SeqCst);
         if before & OWNER != 0 {
-            // Of this thread, which looks for the mark from here on, and the owner, which stores its mark and then
-            // looks for joiners, at least one sees the other. Another joiner may not be as far yet: each pays for
-            // itself.
+            // This thread reads the mark after the fence; the owner stores its mark, then reads `JOINING`: at least one
+            // sees the other. Each joiner needs its own fence, since another joiner may not have reached its fence yet.
             heavy_fence();
             if self.first.counts.load(Ordering::SeqCst) & HELD != 0 {
                 return false;
@@ -373,16 +375,15 @@ impl InodeGate {
         self.announce_progress();
     }
 
-    /// Waits until the gate is not exclusively held, once or until it seems worth another try.
+    /// Waits until the gate seems open. It may be closed again on return: try, and call this again.
     pub fn wait_open(&self, help: &mut dyn FnMut()) {
         help();
         let closed = || self.is_closed() || self.first.counts.load(Ordering::Relaxed) & HELD != 0;
         self.shared_waiters.park(closed, LOOK_AGAIN);
     }
 
-    /// Takes the gate exclusively: nobody is inside and nobody enters until the guard is dropped. With
-    /// `drain` nothing is in flight either. The caller must not be inside the gate. Several wait in the order in which
-    /// they came.
+    /// Takes the gate exclusively: no other caller is inside or enters until the guard is dropped. With `drain`,
+    /// nothing is in flight either. The caller must not be inside the gate. Waiters are served in order of arrival.
     pub fn lock_exclusive(&self, drain: bool, help: &mut dyn FnMut()) -> InodeGuard<'_> {
         let slot = thread_slot();
         match self.lock_alone(slot).or_else(|| self.lock_lent(slot)) {
@@ -391,8 +392,8 @@ impl InodeGate {
         }
     }
 
-    /// The gate for its owner, if nobody else has ever used it. Nothing is in flight then: what the owner itself sends
-    /// through its cell ends before it comes here.
+    /// Takes the gate for its owner, if no other thread has ever used it. Nothing is in flight then: requests that the
+    /// owner counts in its cell end before it gets here.
     #[inline]
     fn lock_alone(&self, slot: usize) -> Option<InodeGuard<'_>> {
         let owner = slot as u64 + 1;
@@ -406,16 +407,16 @@ impl InodeGate {
             self.let_in();
             return None;
         }
-        // For this thread itself. Nobody else looks at it before the mark is gone.
+        // For this thread only: others read it only after the mark is cleared.
         self.exclusive.store(CLOSED, Ordering::Relaxed);
         Some(InodeGuard { gate: self, cell: &self.first, slot, amount: HELD, _not_send: PhantomData })
     }
 
-    /// Takes the owner's mark away. The word stays as it is: without a hold it is another holder's by now.
+    /// Clears the owner's mark. `exclusive` stays as it is: without the mark it may belong to another holder already.
     fn let_in(&self) {
         let counts = self.first.counts.load(Ordering::Relaxed);
         self.first.counts.store(counts & !HELD, Ordering::Release);
-        // Who comes at this moment looks again by itself soon.
+        // A thread that arrives at this moment soon checks again unasked.
         if self.users.load(Ordering::Relaxed) & JOINING != 0 {
             self.shared_waiters.announce_all();
         }
@@ -428,8 +429,8 @@ impl InodeGate {
         if self.turns.take(help, &|| self.open()) == Gets::Open {
             self.end_lease(help);
             self.exclusive.store(CLOSED, Ordering::SeqCst);
-            // Orders the word before the loads of cells, of which some may only now come into being. A gate that
-            // was handed over closed has been through this.
+            // Orders the store of `exclusive` before the loads of cells, some of which may be created just now. The
+            // previous holder has already done this for a gate that was handed over closed.
             heavy_fence();
         }
         let cell = self.shared_cell_of(slot);
@@ -446,7 +447,7 @@ impl InodeGate {
     fn reopen(&self, hold: u64, slot: usize) {
         match hold & !VISIT {
             HELD => {
-                // Before the mark goes: from then on it may be another holder's.
+                // Before the mark is cleared: after that the word may belong to another holder.
                 self.exclusive.store(OPEN, Ordering::Relaxed);
                 self.let_in();
                 if hold & VISIT != 0 {
@@ -465,13 +466,13 @@ impl InodeGate {
         self.shared_waiters.announce_all();
     }
 
-    /// Waits until the counted parts `mask` of all cells are zero.
+    /// Waits until the counts under `mask` are zero in all cells.
     fn wait_quiet(&self, mask: u64, help: &mut dyn FnMut()) {
         let mut rounds = 0u32;
         while !self.quiet(mask) {
             help();
             rounds += 1;
-            // Being inside the gate lasts a microsecond; a device request lasts longer.
+            // A caller is inside the gate for about a microsecond; a device request lasts longer.
             if rounds > 16 {
                 self.turns.nudge();
                 self.exclusive_waiters.park(|| !self.quiet(mask), LOOK_AGAIN);
@@ -495,14 +496,14 @@ impl InodeGate {
         std::iter::once(&self.first).chain(threads.iter().map(|cell| &**cell))
     }
 
-    /// Requests in flight, as far as can be seen without stopping anybody.
+    /// Requests in flight; approximate, since no thread is stopped.
     pub fn in_flight(&self) -> u64 {
         let count = |cell: &Cell| cell.counts.load(Ordering::Acquire) & IN_FLIGHT_MASK;
         self.own_cells().map(count).sum::<u64>()
             + self.queues.lock().iter().map(|cell| count(cell)).sum::<u64>()
     }
 
-    /// Bytes of memory beside the gate itself, but for the cells of queues.
+    /// Bytes of memory outside the gate itself, without the cells of queues.
     pub fn allocated_bytes(&self) -> usize {
         self.threads.get().map_or(0, |cells| size_of_val(&**cells))
     }
@@ -520,7 +521,7 @@ impl InodeGate {
                 return cell.modified_ns.load(Ordering::Relaxed);
             }
             let now = crate::clock::coarse_now_ns();
-            // If the owner marks it again meanwhile, the mark stays and is due again.
+            // If the owner marks the cell again in between, that mark stays and is resolved next time.
             let _marked_again =
                 cell.modified_ns.compare_exchange(MARKED, now, Ordering::Relaxed, Ordering::Relaxed);
             now
@@ -530,7 +531,7 @@ impl InodeGate {
         latest.max(self.left_modified_ns.load(Ordering::Relaxed))
     }
 
-    /// The cell of a slot, once the gate is open to others than the owner.
+    /// The cell of a slot of a shared gate.
     fn shared_cell_of(&self, slot: usize) -> &Cell {
         let is_owner = self.owner.load(Ordering::Relaxed) == slot as u64;
         if is_owner { &self.first } else { &self.thread_cells()[slot] }
@@ -541,17 +542,17 @@ impl InodeGate {
     }
 }
 
-/// Proof that this thread holds the gate of an inode. What runs under it is synchronous and locked.
+/// Proof that this thread holds the gate of an inode, shared or exclusively.
 #[derive(Debug)]
 pub struct InodeGuard<'g> {
     gate: &'g InodeGate,
     /// The calling thread's line.
     cell: &'g Cell,
     slot: usize,
-    /// What a shared hold added to the line. Of an exclusive one [`HELD`] if it is by the owner alone, with
-    /// [`VISIT`] or without; [`LENT`] if by a lease, 0 if in turn.
+    /// For a shared hold, the amount added to the cell. For an exclusive one: [`HELD`] if taken by the owner's mark
+    /// (with or without [`VISIT`]), [`LENT`] if taken by a lease, 0 if taken in turn.
     amount: u64,
-    /// A thread's line is changed by that thread only, so the guard must not be dropped by another.
+    /// Only the thread itself changes its line, so another thread must not drop the guard.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -562,15 +563,15 @@ impl InodeGuard<'_> {
         self.slot
     }
 
-    /// Marks a change of the contents by this thread. Its time is the one at which somebody asks, as POSIX has it
+    /// Marks a change of the contents by this thread. The time is taken when it is next asked for, as POSIX allows
     /// ("marked for update").
     #[inline(always)]
     pub fn mark_written(&self) {
         self.cell.modified_ns.store(MARKED, Ordering::Relaxed);
     }
 
-    /// The device position of `range`, if it lies in the run that this thread kept last in this generation of
-    /// the mapping. Load the generation under this guard.
+    /// The device position of `range`, if it lies in a run that this thread kept in this generation of the mapping.
+    /// Load the generation under this guard.
     #[inline(always)]
     pub(crate) fn last_run(&self, generation: u64, range: Range) -> Option<u64> {
         let last = &self.cell.last;
@@ -586,7 +587,7 @@ impl InodeGuard<'_> {
         run.locate(range)
     }
 
-    /// Keeps a run for [`InodeGuard::last_run`] (`MapSnapshot::find_written_keeping` tells which).
+    /// Keeps a run for [`InodeGuard::last_run`] (`MapSnapshot::find_written_keeping` chooses which).
     pub(crate) fn keep_run(&self, generation: u64, pos: u64, run: ByteRun) {
         if self.slot >= OWNED_SLOTS {
             return;
@@ -609,12 +610,12 @@ impl InodeGuard<'_> {
         std::ptr::eq(self.gate, gate)
     }
 
-    /// Whether nothing is in flight. Of an exclusive hold, so it stays so.
+    /// Whether nothing is in flight. For an exclusive hold, so the answer stays valid.
     pub(crate) fn is_drained(&self) -> bool {
         self.amount != 0 || self.gate.quiet(!0)
     }
 
-    /// Waits until nothing is in flight, in an exclusive hold that found something.
+    /// Waits until nothing is in flight, under an exclusive hold.
     pub(crate) fn drain(&self, help: &mut dyn FnMut()) {
         debug_assert_eq!(self.amount, 0);
         self.gate.wait_quiet(!0, help);
@@ -626,8 +627,8 @@ impl InodeGuard<'_> {
         self.amount & !(HELD | LENT | VISIT) == 0
     }
 
-    /// Counts one more request of this call in flight, and back. The guard alone already keeps drainers out,
-    /// so this is only for the plain route of `dax-no-dio-count`.
+    /// Counts one more request of this call in flight until the result is dropped. The guard already keeps drainers
+    /// out, so only the plain route of `dax-no-dio-count` needs this.
     #[inline]
     pub fn count_in_flight(&self) -> InFlight<'_> {
         change(self.cell, self.slot, IN_FLIGHT_ONE, true);
@@ -636,8 +637,7 @@ impl InodeGuard<'_> {
 }
 
 impl InodeGuard<'_> {
-    /// What dropping does, but in place: the compiler may keep one copy of a type's drop for all its users, and calls
-    /// it then.
+    /// Drops the guard inline: the compiler may otherwise emit the drop once and call it.
     #[inline(always)]
     pub(crate) fn leave(self) {
         std::mem::ManuallyDrop::new(self).let_go();
@@ -676,7 +676,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Whether nothing of this is counted.
+/// Whether the counts under `mask` are zero.
 fn is_quiet(cell: &Cell, mask: u64) -> bool {
     cell.counts.load(Ordering::SeqCst) & mask == 0
 }

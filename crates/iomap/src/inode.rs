@@ -9,9 +9,9 @@ use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range as Blocks;
 use std::sync::Arc;
 
-/// The engine's half of an in-memory inode. The file system embeds it and fills it when the inode is loaded.
+/// The engine's half of an in-memory inode. The file system embeds it in its inode and fills it at load time.
 ///
-/// What every request reads lies together in the first lines.
+/// Fields that every request reads share the first cache lines.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct InodeState {
@@ -34,8 +34,8 @@ pub struct InodeState {
 
 impl InodeState {
     /// A freshly loaded inode of `size` bytes with file-system blocks of `1 << block_bits` bytes. `committed` is the
-    /// number of the volume's last committed transaction: it only grows, and is stored, with release, once all changes
-    /// of that transaction are durable.
+    /// number of the volume's last committed transaction: it only grows, and is stored with release ordering once all
+    /// changes of that transaction are durable.
     pub fn new(size: u64, block_bits: u32, committed: Arc<AtomicU64>) -> Self {
         InodeState {
             gate: InodeGate::new(),
@@ -51,33 +51,33 @@ impl InodeState {
         }
     }
 
-    /// The same with a map of this kind.
+    /// The same inode with a map of this kind.
     #[must_use]
     pub fn with_kind(self, kind: MapKind) -> Self {
         InodeState { kind, ..self }
     }
 
-    /// The kind of its map.
+    /// The kind of the inode's map.
     #[inline]
     pub fn kind(&self) -> MapKind {
         self.kind
     }
 
-    /// Sets the size that users see and that of the on-disk inode, both in bytes. Hold the gate exclusively; set the
-    /// datasync tid first ([`InodeState::set_datasync_tid`]), and grow only over bytes that may be read.
+    /// Sets the size that users see and that of the on-disk inode, both in bytes. Hold the gate exclusively, set the
+    /// datasync tid first ([`InodeState::set_datasync_tid`]), and grow only over bytes that are safe to read.
     pub fn set_size(&self, size: u64, disk_size: u64) {
         self.size.store(size, Ordering::Release);
         self.change_disk_size(|before| DiskSize::new(disk_size, before.is_privileged()));
     }
 
-    /// Says whether the next write has to take privileges away: set-user-id, set-group-id, capabilities. Whoever gives
-    /// the file some, or finds some, says so at any time. That it has none is said by the change that takes them away,
-    /// with whoever else changes them kept out.
+    /// Sets whether the next write must clear privileges: set-user-id, set-group-id, capabilities. Any change that adds
+    /// privileges, or finds some, sets the flag at any time. Only the change that clears the privileges clears this
+    /// flag, with all other changes of them locked out.
     pub fn set_privileged(&self, privileged: bool) {
         self.change_disk_size(|before| DiskSize::new(before.bytes(), privileged));
     }
 
-    /// Whether the next write has to take privileges away.
+    /// Whether the next write must clear privileges.
     pub fn is_privileged(&self) -> bool {
         DiskSize::from_bits(self.disk_size.load(Ordering::Acquire)).is_privileged()
     }
@@ -104,9 +104,10 @@ impl InodeState {
     /// stamps never count. An inode with such a transaction is *datasync-dirty*.
     ///
     /// Load the mapping first. A conversion stores the number before it publishes the block (release), and loading the
-    /// mapping acquires it: so this tells of every written block in it that is not durable. The last committed
-    /// transaction is loaded last and only grows: an old value makes a clean inode look dirty, never a dirty one clean.
-    /// A decision for a dirty inode is not kept (`queue/window.rs`), so the next one sees that it is clean again.
+    /// mapping acquires it, so this covers every written block of that mapping that is not durable yet. The last
+    /// committed transaction is loaded last and only grows: an old value makes a clean inode look dirty, never a dirty
+    /// one clean. A decision for a dirty inode is not kept (`queue/window.rs`), so the next one sees that it is clean
+    /// again.
     #[inline]
     pub fn datasync_tid(&self) -> Option<u64> {
         self.uncommitted(&self.datasync_tid)
@@ -134,27 +135,27 @@ impl InodeState {
         self.changed();
     }
 
-    /// Marks the inode as changed in transaction `tid` (never 0) in what reading its data back does not need: owner,
-    /// mode, links, attributes. Inside the transaction's handle.
+    /// Marks the inode as changed in transaction `tid` (never 0) in fields that are not needed to read its data back:
+    /// owner, mode, links, attributes. Call inside the transaction's handle.
     pub fn set_sync_tid(&self, tid: u64) {
         self.sync_tid.fetch_max(tid, Ordering::AcqRel);
     }
 
-    /// Whoever changes what [`InodeState::view`] shows calls this right after.
+    /// Call right after changing anything that [`InodeState::view`] reads.
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Changes with everything that [`InodeState::view`] shows. What was derived from a view loaded later than this
-    /// holds as long as it stays.
+    /// A counter that changes with everything that [`InodeState::view`] reads. A decision based on a view loaded after
+    /// the counter holds while the counter stays the same.
     #[doc(hidden)]
     #[inline]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The device position of `range`, if it lies in one written run: first the run that this thread kept
-    /// last, then the snapshot. Nothing shared is written while the snapshot says all.
+    /// The device position of `range`, if it lies in one written run: first the runs that this thread kept, then the
+    /// snapshot. No shared cache line is written while the snapshot has the answer.
     #[inline(always)]
     pub(crate) fn find_written(&self, guard: &InodeGuard<'_>, range: Range) -> Option<u64> {
         let generation = self.map.generation();
@@ -166,15 +167,15 @@ impl InodeState {
 
     #[inline(never)]
     fn search_written(&self, guard: &InodeGuard<'_>, generation: u64, range: Range) -> Option<u64> {
-        // What is written is so in the whole generation, however much is learned meanwhile.
+        // A written run stays valid for the whole generation, whatever else is loaded in between.
         self.map.find_written(range, self.block_bits, |run| guard.keep_run(generation, range.pos, run))
     }
 
-    /// Publishes that `blocks`, which ascend and of which each range is the file system's to convert, are no longer
-    /// unwritten: in the step that converts them in transaction `tid`, before their requests complete and before they
-    /// are out of flight. `map` is this inode's map lock, held since before the file system looked at what it converts.
+    /// Publishes that `blocks`, in ascending order, each range converted by the file system, are no longer unwritten.
+    /// Call it in the step that converts them in transaction `tid`, before their requests complete and leave flight.
+    /// `map` is this inode's map lock, held since before the file system looked at what it converts.
     ///
-    /// One change for all of them, some 0.3 µs for each in a file of any size. The inode is marked datasync-dirty first
+    /// One change for all of them, about 0.3 µs each whatever the file's size. The inode is marked datasync-dirty first
     /// ([`InodeState::set_datasync_tid`]). Refuses holes, with nothing published.
     pub fn converted(&self, map: &mut MapWriter<'_>, tid: u64, blocks: &[Blocks<u64>]) -> Result<(), Error> {
         debug_assert!(map.is_of(&self.map));
@@ -182,12 +183,11 @@ impl InodeState {
         map.converted_unchecked(blocks)
     }
 
-    /// Publishes that the blocks `[first, end)` are as `runs` say (`None`: unknown), whatever they were: for all that
-    /// takes written blocks away or moves them. Under the gate held exclusively and drained, in `held`, and before
-    /// anything is freed; after [`InodeState::set_datasync_tid`]. Refuses, with nothing published, if the gate is not
-    /// held so.
+    /// Publishes that the blocks `[first, end)` are as `runs` say (`None`: unknown), whatever they were: for every
+    /// change that removes or moves written blocks. Call it with the gate held exclusively and drained (`held`), after
+    /// [`InodeState::set_datasync_tid`] and before any block is freed. Otherwise it fails and publishes nothing.
     ///
-    /// Takes a pass over the map: milliseconds among 10⁶ extents.
+    /// Costs a pass over the map: milliseconds for 10⁶ extents.
     pub fn end(
         &self,
         held: &InodeGuard<'_>,
@@ -204,12 +204,12 @@ impl InodeState {
         Ok(())
     }
 
-    /// Bytes of memory that it refers to: mapping and gate.
+    /// Bytes of heap memory: mapping and gate.
     pub fn heap_bytes(&self) -> usize {
         self.map.resident_bytes() + self.gate.allocated_bytes()
     }
 
-    /// What a decision needs to know.
+    /// What a plan needs to know.
     #[inline]
     pub fn view(&self) -> View {
         View {
@@ -270,8 +270,8 @@ mod tests {
         assert_eq!(file.view().disk_size, DiskSize::new(5000, false));
     }
 
-    /// More files than a thread keeps snapshots of, asked in turn for their last block: some are borrowed each time,
-    /// and the run is kept all the same.
+    /// More files than a thread keeps snapshots of, each asked in turn for its last block: some snapshots are borrowed
+    /// each time, and the run is kept all the same.
     #[test]
     fn the_run_of_every_file_is_kept_however_it_was_found() {
         let files: Vec<InodeState> = (0..8).map(|_| InodeState::new(1 << 20, 12, Arc::default())).collect();

@@ -1,4 +1,4 @@
-//! The direct-I/O engine of uext4: decide purely, execute what was decided, count what was done.
+//! The direct-I/O engine of uext4: decide in pure functions, execute the decision, count what was done.
 //!
 //! Reading path: [`mapping`] (the values), [`plan`] and [`write_plan`] (the decision), [`gate`] and
 //! [`snapshot`] (what makes it safe), [`sync_io`] and [`queue`] (the executors), [`fs`] (what a file system
@@ -6,7 +6,7 @@
 //!
 //! | switch | room |
 //! |---|---|
-//! | `overwrite-no-transaction` | the file system's, behind [`FileSystem::start_mapping`] |
+//! | `overwrite-no-transaction` | in the file system, behind [`FileSystem::start_mapping`] |
 //! | `dax-no-dio-count` | [`dax`] |
 //! | `fua-dsync-overwrite` | [`durability`] |
 //! | `simple-read` | [`simple_read`] |

@@ -5,13 +5,13 @@ use arrayvec::ArrayVec;
 /// State of a mapped range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// Allocated and holding file data.
+    /// Allocated, holds file data.
     Written,
     /// Allocated, but reads as zeros until converted.
     Unwritten,
     /// Not allocated; reads as zeros.
     Hole,
-    /// Inside the file's inode, which the file system reads itself. No snapshot holds it.
+    /// Data inside the inode, which the file system reads itself. Never in a snapshot.
     Inline,
 }
 
@@ -27,13 +27,13 @@ impl State {
     }
 }
 
-/// How an inode says where its blocks are, as far as decisions care.
+/// How an inode maps its blocks, as far as plans depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MapKind {
-    /// Extents, which may be unwritten.
+    /// Extents, which can be unwritten.
     #[default]
     Extents,
-    /// Pointers without an unwritten state: a new block is zeroed on the device before anybody can reach it.
+    /// Pointers without an unwritten state: a new block is zeroed on the device before it becomes reachable.
     Indirect,
     /// No map: the contents lie inside the inode.
     Inline,
@@ -54,13 +54,13 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// First byte behind the piece in the file.
+    /// First byte after the piece in the file.
     pub fn end(&self) -> u64 {
         self.logical + self.length
     }
 }
 
-/// Most pieces that one plan covers; a request with more is split on the general route.
+/// Maximum number of pieces in one plan; the general route splits a request with more.
 pub const PIECES_MAX: usize = 32;
 
 /// The pieces of one request, in file order, without gaps.
@@ -76,7 +76,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// First byte behind.
+    /// First byte after the range.
     #[inline]
     pub fn end(self) -> u64 {
         self.pos + self.length

@@ -1,4 +1,4 @@
-//! Requests that are refused rather than wait: what they ask before anything is sent, and what they tell the device.
+//! `NOWAIT` requests: the checks before anything is sent, and the flags passed to the device.
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -8,8 +8,8 @@ use crate::mapping::{MapKind, Piece, Pieces, Range};
 use crate::plan::{ReadFlags, Route, counts_copy};
 use uext4_blockdev::{Error as DeviceError, WriteDurability};
 
-/// Longest device request that is told not to wait, bytes. The kernel divides longer ones if the device takes no more
-/// at once (`max_sectors_kb`), and refuses then each time.
+/// Longest device request sent with the no-wait flag, in bytes. The kernel splits longer ones at the device's
+/// `max_sectors_kb` and then always refuses them.
 pub(crate) const NOWAIT_MAX: u64 = 128 << 10;
 
 const EAGAIN: i32 = 11;
@@ -48,14 +48,14 @@ impl<F: FileSystem> Engine<F> {
         self.read_pieces(file, &guard, &plan, buf, range)
     }
 
-    /// One write of the device that does not wait.
+    /// One device write with the no-wait flag.
     #[cold]
     pub(crate) fn write_nowait(&self, buf: &[u8], physical: u64, how: WriteDurability) -> Result<(), Error> {
         let written = self.device.write_nowait(buf, physical, how);
         written.map_err(|error| self.refused_or_failed(error))
     }
 
-    /// What the device said to a request that does not wait.
+    /// Converts the device's error for a no-wait request.
     fn refused_or_failed(&self, error: DeviceError) -> Error {
         match error {
             DeviceError::Io { errno: EAGAIN, .. } => self.would_block(),
@@ -63,14 +63,14 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// Refuses a read of which some is unknown, as far as it lies in the file.
+    /// Refuses a read if some mapping inside the file is not loaded.
     pub(crate) fn check_visible_known(&self, file: &OpenFile<F>, range: Range) -> Result<(), Error> {
         let visible = file.state().size().saturating_sub(range.pos).min(range.length);
         let block = u64::from(self.geometry.logical_block);
         self.check_known(file, Range { length: visible.next_multiple_of(block), ..range })
     }
 
-    /// Refuses a range of which some is unknown: loading it may wait for the device.
+    /// Refuses a range if some mapping is not loaded: loading may wait for the device.
     pub(crate) fn check_known(&self, file: &OpenFile<F>, range: Range) -> Result<(), Error> {
         if file.state().kind() == MapKind::Inline {
             return Ok(());
@@ -86,13 +86,13 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
-    /// Refuses where the mapping of a write starts a handle, which may wait for room in the log.
+    /// Refuses if mapping the write starts a handle, which may wait for log space.
     pub(crate) fn check_no_handle(&self, file: &OpenFile<F>) -> Result<(), Error> {
         let starts = !file.switches.overwrite_no_transaction && self.fs.has_journal();
         if starts { Err(self.would_block()) } else { Ok(()) }
     }
 
-    /// The refusal, counted.
+    /// Counts a refusal and returns it.
     #[cold]
     pub(crate) fn would_block(&self) -> Error {
         self.counters.bump(Counter::WouldBlock);

@@ -1,10 +1,10 @@
 //! A lock with one owner and occasional guests: the owner takes it without an atomic read-modify-write.
 //!
-//! A queue belongs to one handle, which takes the lock for every call; a drainer only ever *tries* it,
-//! rarely. So the owner stores "inside" plainly and looks whether a guest is there, and the guest pays for
-//! both with a heavy fence (`sync.rs`): the same protocol as the inode gate, and `tests/loom.rs`
-//! explores it too. What this buys is not the two instructions but the store buffer: a locked instruction
-//! waits until everything stored before it, a copied block for instance, has left the processor.
+//! A queue belongs to one handle, which takes the lock for every call; a drainer only ever *tries* it, rarely. So the
+//! owner sets `inside` with a plain store and checks for a guest, and the guest executes a heavy fence for both
+//! (`sync.rs`): the same protocol as the inode gate, also explored by `tests/loom.rs`. The gain is not the two
+//! instructions saved: a locked instruction waits until all earlier stores, such as a copied block, have drained from
+//! the store buffer.
 
 use crate::sync::{AtomicBool, Ordering, UnsafeCell, heavy_fence, pause, prepare_fences, store_then_fence};
 use std::marker::PhantomData;
@@ -69,7 +69,7 @@ impl<T> Guest<T> {
     /// Takes the lock if neither the owner nor another guest is inside.
     pub fn try_lock(&self) -> Option<GuestGuard<'_, T>> {
         let shared = &self.0;
-        // A glance first: the fence is not cheap.
+        // Check first: the fence is expensive.
         if shared.inside.load(Ordering::Relaxed) {
             return None;
         }
@@ -83,12 +83,12 @@ impl<T> Guest<T> {
     }
 }
 
-/// The owner is inside.
+/// Access to the value for the owner.
 ///
-/// The marker makes it as shareable as a mutable borrow: sharing the guard shares the value.
+/// The marker gives it the `Send` and `Sync` bounds of a mutable borrow: sharing the guard shares the value.
 pub struct OwnerGuard<'a, T>(&'a Shared<T>, PhantomData<&'a mut T>);
 
-/// A guest is inside.
+/// Access to the value for a guest.
 pub struct GuestGuard<'a, T>(&'a Shared<T>, PhantomData<&'a mut T>);
 
 impl<T> Deref for OwnerGuard<'_, T> {

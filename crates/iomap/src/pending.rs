@@ -1,45 +1,45 @@
-//! Writes whose data nobody may read yet: in flight over unwritten blocks, or complete and not converted.
+//! Writes whose data may not be read yet: in flight over unwritten blocks, or complete but not converted.
 //!
-//! Who wants to zero a block on the device instead of converting it (a conversion that must not split an extent) asks
-//! here first: zeros over the data of such a write would be a lost write.
+//! Code that zeroes a block on the device instead of converting it (a conversion that must not split an extent) checks
+//! here first: zeros over the data of such a write would lose it.
 //!
-//! **Lock.** The set lies behind the map lock and is reached through [`MapWriter::pending`] only. So "is this block
-//! still unwritten", "my write covers it" and "does any write cover it" are asked and noted in one step, and there is
-//! no protocol beyond the lock: whoever zeroes a block holds the lock from the question until the block is published as
-//! written, and whoever submits a write looks the block up and adds the range under the same lock.
+//! **Lock.** The map lock protects the set, which is accessed only through [`MapWriter::pending`]. So "is this block
+//! still unwritten", "my write covers it" and "does any write cover it" are checked and recorded in one step, and no
+//! protocol beyond the lock is needed: zeroing a block holds the lock from the check until the block is published as
+//! written, and submitting a write looks the block up and adds the range under the same lock.
 //!
-//! **Cost.** An inode without such writes has a null pointer. Adding and taking out are a push and a pop; the memory is
-//! 24 bytes for each write at the highest water, and goes with the last of them if it was more than a queue's worth.
-//! Asking walks through all that are there: 20 ns for a queue of 32, 15 µs for one of 32768, beside the device write
-//! that the asker has in mind.
+//! **Cost.** An inode without such writes has a null pointer. Adding and removing are a push and a pop; memory is 24
+//! bytes per write at the peak, and is freed with the last write if the peak exceeded a usual queue depth. A check
+//! walks all ranges: 20 ns for a queue of 32, 15 µs for one of 32768, which is small against the device write that
+//! follows.
 //!
 //! [`MapWriter::pending`]: crate::snapshot::MapWriter::pending
 
 use std::ops::Range;
 
-/// Ranges whose memory is kept when the last of them is taken out.
+/// Capacity in ranges that is kept when the last range is removed.
 const KEPT: usize = 256;
 
-/// The ranges of one inode, in blocks. They may overlap: two writes may be over the same blocks.
+/// The ranges of one inode, in blocks. They may overlap: two writes may cover the same blocks.
 #[derive(Debug, Default)]
 pub struct Pending(Option<Box<Ranges>>);
 
 #[derive(Debug, Default)]
 struct Ranges {
-    /// By the number of their tickets. An empty one is free.
+    /// Indexed by ticket number. An empty range is a free slot.
     ranges: Vec<Range<u64>>,
     free: Vec<u32>,
-    /// Complete, and waiting for somebody who converts them.
+    /// Complete and waiting for conversion.
     due: Vec<u32>,
 }
 
-/// One range of the set. Give it back, by [`Pending::complete`] or [`Pending::withdraw`]: a range that is forgotten
-/// keeps its blocks from being zeroed for as long as the inode lives.
+/// One range of the set. Return it with [`Pending::complete`] or [`Pending::withdraw`]: a leaked range keeps its blocks
+/// from being zeroed as long as the inode is in memory.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct PendingRange(u32);
 
-/// Ranges that somebody converts. They belong to the set until it is given back.
+/// Ranges being converted. They stay in the set until [`Pending::finish`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Batch {
@@ -48,15 +48,15 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// What is to be converted, in order, without overlaps and neighbours.
+    /// The ranges to convert, in order, neither overlapping nor adjacent.
     pub fn ranges(&self) -> &[Range<u64>] {
         &self.ranges
     }
 }
 
 impl Pending {
-    /// A write of `blocks` (not empty), of which some are unwritten, is about to be submitted. Call before its first
-    /// device request, and under the same hold of the map lock as the look-up that found them unwritten.
+    /// Adds a write of `blocks` (not empty, some unwritten) that is about to be submitted. Call before its first device
+    /// request, under the same hold of the map lock as the look-up that found them unwritten.
     pub fn add(&mut self, blocks: Range<u64>) -> PendingRange {
         debug_assert!(blocks.start < blocks.end);
         let set = self.0.get_or_insert_default();
@@ -72,7 +72,7 @@ impl Pending {
         }
     }
 
-    /// The data of a write is complete: its range is handed over to whoever takes the next batch.
+    /// The data of a write is complete: its range joins the next batch.
     pub fn complete(&mut self, ticket: PendingRange) {
         if let Some(set) = &mut self.0 {
             set.due.push(ticket.0);
@@ -84,7 +84,7 @@ impl Pending {
         self.free([ticket.0]);
     }
 
-    /// All ranges that are complete and that nobody else converts. `None` if there are none.
+    /// All complete ranges that are not being converted yet. `None` if there are none.
     pub fn take_batch(&mut self) -> Option<Batch> {
         let set = self.0.as_mut().filter(|set| !set.due.is_empty())?;
         let tickets = std::mem::take(&mut set.due);
@@ -100,13 +100,14 @@ impl Pending {
         Some(Batch { tickets, ranges })
     }
 
-    /// A batch was converted and published, or has failed for good. Under the same hold of the map lock as the
-    /// publication.
+    /// Removes a batch that was converted and published, or has failed for good. Call under the same hold of the map
+    /// lock as the publication.
     pub fn finish(&mut self, batch: Batch) {
         self.free(batch.tickets);
     }
 
-    /// Whether `blocks` meets any range: then its blocks must not be zeroed. The answer holds as long as the map lock.
+    /// Whether `blocks` overlaps any range: then its blocks must not be zeroed. The answer holds while the map lock is
+    /// held.
     pub fn meets(&self, blocks: &Range<u64>) -> bool {
         let set = self.0.as_deref().map_or(&[][..], |set| &set.ranges);
         set.iter().any(|range| range.start < blocks.end && blocks.start < range.end)

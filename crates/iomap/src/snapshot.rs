@@ -1,17 +1,17 @@
-//! The mapping of an inode: an immutable picture of its extent map, and what was learned since.
+//! The mapping of an inode: an immutable snapshot of its extent map, plus the changes since.
 //!
-//! A [`MapSnapshot`] covers all logical blocks `[0, 2³²)` without gaps; what was never looked up is *unknown* and
-//! loaded on demand. Its entries lie in lines of a cache line each, in one table; a chunk is up to [`CHUNK_MAX`]
-//! entries of it, and the root holds the first block of every chunk and a table of hints that narrows its binary
-//! search. A map with few extents is a single line and skips the root.
+//! A [`MapSnapshot`] covers all logical blocks `[0, 2³²)` without gaps; blocks never looked up are *unknown* and loaded
+//! on demand. Its entries are stored in one table of cache-line-sized lines; a chunk is up to [`CHUNK_MAX`] entries of
+//! the table, and the root holds the first block of every chunk and a hint table that narrows the binary search. A map
+//! with few extents is a single line and skips the root.
 //!
-//! A change is noted beside the snapshot (`recent.rs`); when enough of them have come together a new snapshot is made
-//! of both in one pass (`merge.rs`) and published in place of the old one.
+//! A change is recorded beside the snapshot (`recent.rs`); when enough have accumulated, one pass merges both into a
+//! new snapshot (`merge.rs`), which replaces the old one.
 //!
-//! **What a reader may believe.** Readers keep snapshots and use them without asking whether they are the last. So a
-//! snapshot may answer only *Written*, and only while [`MapCell::generation`], loaded inside the gate, is the one that
-//! it was taken at. Holes, unwritten and unknown blocks may be something else meanwhile: they are looked up again in
-//! the map as it is now ([`MapCell::find`], [`MapCell::pieces`]) before zeros are returned or a route is chosen.
+//! **What a reader may trust.** Readers keep snapshots and use them without checking whether they are the latest. So a
+//! snapshot may answer only *Written*, and only while [`MapCell::generation`], loaded inside the gate, equals the one
+//! it was taken at. Holes, unwritten and unknown blocks may have changed since: they are looked up again in the current
+//! map ([`MapCell::find`], [`MapCell::pieces`]) before zeros are returned or a route is chosen.
 //!
 //! **What a writer may publish**, always under the map lock ([`MapCell::lock`]):
 //!
@@ -19,10 +19,10 @@
 //! |---|---|---|---|
 //! | [`MapWriter::add`] | what a load found, blocks that were allocated | any | stays |
 //! | [`converted`](crate::InodeState::converted) | unwritten blocks whose data is complete | any | stays |
-//! | [`end`](crate::InodeState::end) | what takes written blocks away or moves them | exclusive, drained | changes |
-//! | [`MapWriter::forget`] | all is unknown, for want of memory | any | stays |
+//! | [`end`](crate::InodeState::end) | changes that remove or move written blocks | exclusive, drained | changes |
+//! | [`MapWriter::forget`] | everything becomes unknown, to free memory | any | stays |
 //!
-//! The first two refuse to end a *Written* answer, the third refuses a gate that is not held exclusively.
+//! The first two refuse to invalidate a *Written* answer, the third requires the gate to be held exclusively.
 
 use crate::mapping::{Pieces, Range, Run, State};
 use chunk::{Chunk, Line, Spot};
@@ -38,9 +38,9 @@ mod thread_cache;
 
 pub use cell::{MapCell, MapWriter};
 
-/// Most entries of a chunk.
+/// Maximum number of entries in a chunk.
 pub const CHUNK_MAX: usize = 256;
-/// Most buckets of the root's hint table, which shall stay in the processor's caches.
+/// Maximum number of buckets in the root's hint table, which should stay in the processor's caches.
 const HINTS_MAX: usize = 8192;
 
 const KIND_SHIFT: u32 = 62;
@@ -49,7 +49,7 @@ const KIND_UNWRITTEN: u64 = 1;
 const KIND_HOLE: u64 = 2;
 const KIND_UNKNOWN: u64 = 3;
 const PHYSICAL_MASK: u64 = (1 << KIND_SHIFT) - 1;
-/// First block behind every file: logical blocks are 32 bits wide.
+/// First block past the end of every file: logical blocks are 32 bits wide.
 pub const BLOCKS_END: u64 = 1 << 32;
 
 /// A kind in the top two bits and a physical block below.
@@ -59,7 +59,7 @@ struct Target(u64);
 impl Target {
     const UNKNOWN: Target = Target(KIND_UNKNOWN << KIND_SHIFT);
 
-    /// Of one kind, at `physical` (modulo 2⁶²) if that kind has blocks.
+    /// A target of one kind, at `physical` (modulo 2⁶²) if that kind has blocks.
     fn new(kind: u64, physical: u64) -> Self {
         let target = Target(kind << KIND_SHIFT);
         if target.has_blocks() { Target(target.0 | physical & PHYSICAL_MASK) } else { target }
@@ -103,17 +103,17 @@ struct Entry {
 }
 
 impl Entry {
-    /// The part from `block` on, which it reaches.
+    /// The part from `block` on; `block` lies in the entry.
     fn cut_before(self, block: u64) -> Entry {
         Entry { first: block, target: self.target.advanced(block - self.first), ..self }
     }
 
-    /// Whether `next` begins where this ends and goes on in the same way.
+    /// Whether `next` begins where this ends and continues its target.
     fn continues_with(&self, next: &Entry) -> bool {
         self.end == next.first && self.target.advanced(self.end - self.first) == next.target
     }
 
-    /// What is known of it.
+    /// The known run of this entry; `None` if it is unknown.
     fn run(&self) -> Option<Run> {
         let state = match self.target.kind() {
             KIND_WRITTEN => State::Written,
@@ -138,7 +138,7 @@ impl Entry {
 /// What a look-up found, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// Known: state, physical block of the looked-up block, and blocks from it to the end of the run.
+    /// Known: state, physical block of the block looked up, and number of blocks from it to the end of the run.
     Known {
         /// State of the run.
         state: State,
@@ -151,19 +151,19 @@ pub enum Found {
     Unknown,
 }
 
-/// A written run in bytes: what a look-up found and may be used again while the generation stays.
+/// A written run in bytes, found by a look-up and valid while the generation stays the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ByteRun {
     /// First byte in the file.
     pub start: u64,
-    /// First byte behind the run.
+    /// First byte after the run.
     pub end: u64,
     /// Device position of `start`.
     pub physical: u64,
 }
 
 impl ByteRun {
-    /// Nothing lies in it.
+    /// The empty run.
     pub const EMPTY: ByteRun = ByteRun { start: 0, end: 0, physical: 0 };
 
     /// The device position of `range`, if all of it lies in this run.
@@ -177,21 +177,21 @@ impl ByteRun {
     }
 }
 
-/// An immutable picture of an inode's map.
+/// An immutable snapshot of an inode's map.
 #[derive(Debug)]
 pub struct MapSnapshot {
-    /// All entries, if that few suffice: then there are no chunks.
+    /// All entries, if one line holds them: then there are no chunks.
     only: Line,
     chunks: Box<[Chunk]>,
     /// The chunks' lines.
     table: Option<Table<Line>>,
-    /// The chunk with the first block of each bucket of `block >> hint_shift`, and the last one at the end.
+    /// For each bucket of `block >> hint_shift`, the chunk with its first block; the last entry is the last chunk.
     hints: Box<[u32]>,
     hint_shift: u32,
 }
 
 impl MapSnapshot {
-    /// A map of which nothing is known.
+    /// A map with all blocks unknown.
     pub fn unknown() -> Self {
         Self::from_line(Line::unknown())
     }
@@ -224,7 +224,7 @@ impl MapSnapshot {
         if low + 1 < high {
             return self.chunk_among(low, high, block);
         }
-        // One of two, without a branch: which of them cannot be predicted.
+        // Chosen without a branch, since a branch would mispredict.
         &self.chunks[if self.chunks[high].first() <= block { high } else { low }]
     }
 
@@ -234,7 +234,7 @@ impl MapSnapshot {
         &several[several.partition_point(|chunk| chunk.first() <= block) - 1]
     }
 
-    /// Of the blocks `[first, end)`, which `runs` cover in order, and of nothing else; gaps between the runs are holes.
+    /// A snapshot of the blocks `[first, end)` only, as listed in order by `runs`; gaps between the runs are holes.
     pub fn of(first: u64, end: u64, runs: &[Run]) -> Self {
         merge::of(first, end, entries_of(first, end, runs))
     }
@@ -248,10 +248,10 @@ impl MapSnapshot {
         self.now().find(block)
     }
 
-    /// The device position of `range`, if it lies in one written run. The look-up of simple reads and
-    /// overwrites. The run is given to `keep` if other requests may find themselves in it: if it is longer than this
-    /// one. Among many runs one that ends with the request is not kept: it is mostly as long, and finding it again
-    /// costs little more than keeping it.
+    /// The device position of `range`, if it lies in one written run. The look-up of simple reads and overwrites. The
+    /// run is passed to `keep` if later requests may fall into it, that is, if it is longer than this request. In a map
+    /// of many runs, a run that ends with the request is not kept: it is mostly no longer than the request, and finding
+    /// it again costs little more than keeping it.
     #[inline(always)]
     pub(crate) fn find_written_keeping(
         &self,
@@ -281,7 +281,7 @@ impl MapSnapshot {
         Some((spot.physical.wrapping_sub(u64::from(block)) << block_bits).wrapping_add(range.pos))
     }
 
-    /// The written run with `block`, in a map of one line.
+    /// The written run that holds `block`, in a map of one line.
     #[inline(never)]
     fn run_in_only(&self, block: u32, block_bits: u32) -> Option<ByteRun> {
         let spot = self.only.find(block).filter(|spot| spot.kind == KIND_WRITTEN)?;
@@ -311,13 +311,13 @@ impl MapSnapshot {
         size_of::<Self>() + lines * size_of::<Line>() + root + 64
     }
 
-    /// All known runs in order, for reports and tests.
+    /// All known runs, in order, for reports and tests.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         self.lines().iter().flat_map(Line::entries).filter_map(|entry| entry.run())
     }
 }
 
-/// The blocks `[first, end)` as `runs` say.
+/// The entries of the blocks `[first, end)` as given by `runs`.
 fn entries_of(first: u64, end: u64, runs: &[Run]) -> Vec<Entry> {
     let hole = Target(KIND_HOLE << KIND_SHIFT);
     let mut entries = Vec::with_capacity(2 * runs.len() + 1);
@@ -354,7 +354,7 @@ fn build_hints(chunks: &[Chunk]) -> (Box<[u32]>, u32) {
     let shift = (u32::BITS - last.leading_zeros()).saturating_sub(wanted.ilog2());
     let mut chunk = 0;
     let starts = (0..=last >> shift).map(|bucket| {
-        // By the root alone: a chunk's own lines are far away, and each load of the map comes by here.
+        // Uses the root alone: a chunk's lines may not be cached, and each load of the map runs this.
         while chunks.get(chunk + 1).is_some_and(|next| next.first() <= bucket << shift) {
             chunk += 1;
         }

@@ -1,41 +1,40 @@
-//! A gate that is lent: one thread takes it exclusively by a mark in its own cell, as an owner alone does, though
-//! others have used it before and will again.
+//! A lent gate: one thread takes it exclusively by a mark in its own cell, as a sole owner does, although others have
+//! used it before and may use it again.
 //!
-//! The word of exclusive holders names the borrower and stays so between its holds, so everybody else finds the gate
-//! closed. The borrower stores its mark, then looks whether the word still names it. Whoever else comes *revokes* the
-//! lease: says so in the word, pays for the barrier of both sides, then looks for the mark. At least one sees the
-//! other. Is there no mark, the gate is opened, and whoever came goes on as with any open gate; otherwise he waits
-//! until the borrower leaves.
+//! `exclusive` names the borrower, between its holds too, so all other threads find the gate closed. The borrower
+//! stores its mark, then checks that the word still names it. Any other thread *revokes* the lease: it sets a bit in
+//! the word, executes the barrier for both sides, then reads the mark. At least one sees the other. If there is no
+//! mark, the gate is opened and used like any open gate; otherwise the thread waits until the borrower leaves.
 //!
-//! Only who holds the gate in turn lends it, when he leaves, to himself, and only if nobody is inside and nothing is in
-//! flight. So a lease begins with a drained gate, and needs no look at other cells. Who revokes it either has the turn
-//! or says in his cell that he is inside. Both keep others from lending the gate again, so nobody who is late ends the
-//! next lease.
+//! A lease starts when a thread that held the gate in turn leaves it: the gate is lent to that thread, if no other
+//! caller is inside and nothing is in flight. So a lease starts with a drained gate, and its holds need not read other
+//! cells. A revoker either has the turn or is counted as inside in its cell. Either keeps the gate from being lent
+//! again, so a late revoker cannot end the next lease.
 
 use super::{CLOSED, Cell, HELD, InodeGate, InodeGuard, LENT, OPEN, is_quiet};
 use crate::sync::{Ordering, heavy_fence, store_then_fence};
 use crate::turns::Turns;
 use std::marker::PhantomData;
 
-/// Of the word: it names a borrower, …
+/// Bit of `exclusive`: the word names a borrower.
 const LEASED: u64 = 1 << 1;
-/// … and somebody looks whether it holds the gate.
+/// Bit of `exclusive`: the lease is being revoked.
 const REVOKED: u64 = 1 << 2;
 const SLOT_SHIFT: u32 = 3;
 
-/// Whether the word says that the gate is lent to `slot`, and that nobody wants it back.
+/// Whether the gate is lent to `slot` and the lease is not being revoked.
 fn is_lent_to(word: u64, slot: usize) -> bool {
     word == (slot as u64) << SLOT_SHIFT | LEASED
 }
 
 impl InodeGate {
-    /// Whether the gate is lent to somebody, who may hold it or not.
+    /// Whether the gate is lent, held or not.
     #[doc(hidden)]
     pub fn is_lent(&self) -> bool {
         self.exclusive.load(Ordering::Acquire) & LEASED != 0
     }
 
-    /// Whether somebody holds the gate, as far as the word tells.
+    /// Whether the gate is held exclusively, judged by the word alone.
     pub(super) fn is_closed(&self) -> bool {
         let word = self.exclusive.load(Ordering::SeqCst);
         match word & LEASED {
@@ -48,20 +47,20 @@ impl InodeGate {
         self.shared_cell_of((word >> SLOT_SHIFT) as usize)
     }
 
-    /// Whether somebody who found the gate not open, and whose cell says that he is inside, may stay. `own`: slot and
+    /// Whether a caller that found the gate not open, and is counted as inside in its cell, may stay. `own`: slot and
     /// cell of a thread.
     #[cold]
     pub(super) fn lets_in(&self, own: Option<(usize, &Cell)>) -> bool {
         let word = self.exclusive.load(Ordering::SeqCst);
         match own {
-            // It does not meet others here, unless it holds the gate itself.
+            // The borrower meets no other thread here; it may stay unless it holds the gate itself.
             Some((slot, cell)) if is_lent_to(word, slot) => cell.counts.load(Ordering::Relaxed) & HELD == 0,
-            // Who closes it from now on looks at all cells and finds that one.
+            // A thread that closes the gate from now on reads all cells and finds this one.
             _ => word & LEASED != 0 && self.revoke(),
         }
     }
 
-    /// The gate for its borrower. Nothing is in flight then.
+    /// Takes the gate for its borrower. Nothing is in flight then.
     pub(super) fn lock_lent(&self, slot: usize) -> Option<InodeGuard<'_>> {
         let word = self.exclusive.load(Ordering::Relaxed);
         if !is_lent_to(word, slot) {
@@ -80,19 +79,19 @@ impl InodeGate {
         Some(InodeGuard { gate: self, cell, slot, amount: LENT, _not_send: PhantomData })
     }
 
-    /// Takes the borrower's mark away.
+    /// Clears the borrower's mark.
     pub(super) fn leave_lent(&self, slot: usize) {
         let cell = self.shared_cell_of(slot);
         let counts = cell.counts.load(Ordering::Relaxed);
         cell.counts.store(counts & !HELD, Ordering::Release);
-        // Who comes at this moment looks again by itself soon.
+        // A thread that arrives at this moment soon checks again unasked.
         if !is_lent_to(self.exclusive.load(Ordering::Relaxed), slot) {
             self.shared_waiters.announce_all();
         }
     }
 
-    /// Ends a lease. `false`: the borrower holds the gate, or somebody else is at it. `true`: there is none any more.
-    /// The caller has the turn, or its cell says that it is inside.
+    /// Ends a lease. `false`: the borrower holds the gate, or another thread is revoking it. `true`: the lease has
+    /// ended. The caller has the turn, or is counted as inside in its cell.
     pub(super) fn revoke(&self) -> bool {
         let word = self.exclusive.load(Ordering::SeqCst);
         if word & LEASED == 0 {
@@ -102,10 +101,10 @@ impl InodeGate {
         let said = word == revoked
             || self.exclusive.compare_exchange(word, revoked, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if !said {
-            // Somebody else has just said so, or the lease has ended: the next look tells.
+            // Another thread has just revoked it, or the lease has ended: the next check tells.
             return false;
         }
-        // Somebody else who said so may not be as far yet: each pays for itself.
+        // Each revoker needs its own fence: another one may not have reached its fence yet.
         heavy_fence();
         if self.borrower(word).counts.load(Ordering::SeqCst) & HELD != 0 {
             return false;
@@ -116,7 +115,7 @@ impl InodeGate {
         true
     }
 
-    /// Ends a lease for somebody who has the turn, once its borrower does not hold the gate.
+    /// Ends a lease for a thread that has the turn, waiting while the borrower holds the gate.
     pub(super) fn end_lease(&self, help: &mut dyn FnMut()) {
         let turn = Unused(&self.turns);
         while !self.revoke() {
@@ -125,10 +124,10 @@ impl InodeGate {
         std::mem::forget(turn);
     }
 
-    /// A hold in turn by `slot` ends: the gate is lent to it if it may be and nobody else is there, or opened. Whether
-    /// it was lent.
+    /// Ends a hold in turn by `slot`: lends it the gate if allowed and no other thread is there, else opens the gate.
+    /// Returns whether it was lent.
     pub(super) fn lend_or_open(&self, slot: usize, may_lend: bool) -> bool {
-        // In models somebody may always wait.
+        // In models a thread may be waiting at any time.
         let wanted = cfg!(not(loom)) && self.shared_waiters.any();
         // A queue that comes later finds the gate lent (`InodeGate::register`).
         let queues = self.queues.lock();
@@ -140,13 +139,13 @@ impl InodeGate {
         debug_assert_eq!(self.exclusive.load(Ordering::Relaxed), CLOSED);
         self.exclusive.store((slot as u64) << SLOT_SHIFT | LEASED, Ordering::SeqCst);
         drop(queues);
-        // They find the gate lent, and revoke.
+        // Waiters find the gate lent and revoke the lease.
         self.shared_waiters.announce_all();
         true
     }
 }
 
-/// A turn that is somebody else's if `help` panics.
+/// Passes the turn on if `help` panics.
 struct Unused<'a>(&'a Turns);
 
 impl Drop for Unused<'_> {

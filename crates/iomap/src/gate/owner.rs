@@ -1,15 +1,15 @@
-//! How a thread comes to own a gate, and gives it up.
+//! How a thread becomes the owner of a gate, and gives it up.
 //!
-//! Whoever opens a file often looks at it or changes its size, and then another thread reads and writes it. So a look
-//! or a change is a *visit*: who owns the gate by a visit only gives it up at the end, and the thread that comes next
-//! owns it.
+//! Often one thread opens a file and looks at it or changes its size, and another then reads and writes it. So a look
+//! or a size change is a *visit*: a thread that became owner by a visit gives the gate up when the visit ends, and the
+//! next thread becomes the owner.
 
 use super::{HELD, InodeGate, InodeGuard, NOBODY, VISIT};
 use crate::sync::Ordering;
 use crate::thread_slot::{OWNED_SLOTS, thread_slot};
 
 impl InodeGate {
-    /// Makes the calling thread the owner of a gate that nobody has used yet.
+    /// Makes the calling thread the owner of an unused gate.
     pub(super) fn claim(&self, slot: usize) -> bool {
         let owner = slot as u64 + 1;
         let claimed = slot < OWNED_SLOTS
@@ -29,21 +29,20 @@ impl InodeGate {
         held
     }
 
-    /// Ends a visit of the calling thread: if it owns the gate and nobody else has come, the next one
-    /// that comes owns it.
+    /// Ends a visit of the calling thread: if it owns the gate and no other thread has used it, the next thread becomes
+    /// the owner.
     pub fn end_visit(&self) {
         let slot = thread_slot();
         let owner = slot as u64 + 1;
         let owned = self.owner.load(Ordering::Relaxed) == slot as u64;
-        // Of a gate that others use the owner stays: a lease may name its slot, and whoever revokes it looks for its
-        // cell.
+        // A shared gate keeps its owner: a lease may name its slot, and a revoker looks for its cell.
         if !owned || self.users.load(Ordering::Relaxed) != owner {
             return;
         }
         if self.first.counts.load(Ordering::Relaxed) != 0 {
             return;
         }
-        // Before the word of users: from then on it may be another thread's.
+        // Before `users` is changed: after that the gate may have another owner.
         self.owner.store(NOBODY, Ordering::Relaxed);
         if self.users.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             self.owner.store(slot as u64, Ordering::Relaxed);

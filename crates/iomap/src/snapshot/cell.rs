@@ -1,4 +1,4 @@
-//! The published map of one inode, and the right to publish.
+//! The published map of one inode, and the lock that permits publishing.
 
 use super::recent::{Now, Recent};
 #[cfg(not(loom))]
@@ -12,37 +12,37 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published, RwLock};
 use std::ops::Range as Blocks;
 use std::sync::Arc;
 
-/// Changes that come together before a snapshot of so many lines is made anew: so many that the pass, which copies
-/// most lines, is paid by them, and that none lasts longer than some milliseconds.
+/// Number of changes after which a snapshot of `lines` lines is rebuilt: enough to amortise the pass, which copies most
+/// lines, and few enough to keep a pass within some milliseconds.
 fn changes_max(lines: usize) -> usize {
     if cfg!(loom) { 2 } else { (lines / 2).clamp(64, 16 * 1024) }
 }
 
-/// Look-ups beside a snapshot of so many lines before it is made anew, if so many changes are beside it: a pass costs
-/// as much as these look-ups (5 ns a line, some 200 ns a change; 50 ns a look-up). Where each write looks a few times
-/// and then changes something, the changes alone decide.
+/// Number of look-ups in `recent` after which a snapshot of `lines` lines with `changes` changes is rebuilt: a pass
+/// costs as much as these look-ups (5 ns per line, about 200 ns per change; 50 ns per look-up). If each write makes a
+/// few look-ups and then a change, the number of changes alone decides.
 fn detours_max(lines: usize, changes: u64) -> u64 {
     if cfg!(loom) { 1 } else { (lines as u64 / 16).clamp(4, 4096) + 4 * changes }
 }
 
-/// A snapshot of at most so many lines is made anew with each load: that takes microseconds, as the load did.
+/// A snapshot of at most this many lines is rebuilt at each load: the rebuild takes microseconds, as the load did.
 const SMALL: usize = 64;
 
 /// The published map of one inode.
 #[derive(Debug)]
 pub struct MapCell {
-    /// No other cell of the process had or has it.
+    /// Unique to this cell, never reused in this process.
     #[cfg(not(loom))]
     pub(super) number: u64,
     generation: AtomicU64,
     /// Counts snapshots.
     version: AtomicU64,
     current: Published<MapSnapshot>,
-    /// Entries of `recent`. Written by whoever holds the map lock, after what it tells of.
+    /// Number of entries in `recent`. Stored under the map lock, after the entries themselves.
     recent_len: AtomicU64,
-    /// Looks at `recent` since the last snapshot.
+    /// Look-ups in `recent` since the last snapshot.
     detours: AtomicU64,
-    /// Held for one look or one change; the snapshot is exchanged under it.
+    /// Locked for one look-up or one change; the snapshot is replaced under it.
     recent: RwLock<Recent>,
     writer: Mutex<Pending>,
 }
@@ -54,7 +54,7 @@ impl Default for MapCell {
 }
 
 impl MapCell {
-    /// Nothing known, generation 1: 0 is never a generation.
+    /// A map with all blocks unknown and generation 1 (0 is never a generation).
     pub fn new() -> Self {
         MapCell {
             #[cfg(not(loom))]
@@ -69,14 +69,14 @@ impl MapCell {
         }
     }
 
-    /// Changes when a written block was taken away or moved. What was found written stays so while this does. Load it
-    /// after entering the gate: then it stays until the gate is left.
+    /// The generation: changes when a written block is removed or moved. Blocks found written stay written while it is
+    /// unchanged. Load it after entering the gate: it does not change until the gate is left.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Changes with every snapshot.
+    /// The version: changes with every snapshot.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -88,13 +88,13 @@ impl MapCell {
         (version, self.current.load_full())
     }
 
-    /// Looks one logical block up in the map as it is now.
+    /// Looks one logical block up in the current map.
     pub fn find(&self, block: u32) -> Found {
         self.look(|now| now.find(block))
     }
 
-    /// Appends the pieces of `range`, by the map as it is now, to `pieces`, stopping when it is full. `Err` names the
-    /// first byte whose mapping is unknown; pieces before it were appended.
+    /// Appends the pieces of `range` in the current map to `pieces`, stopping when it is full. `Err` names the first
+    /// byte whose mapping is unknown; pieces before it were appended.
     pub fn pieces(&self, range: Range, block_bits: u32, pieces: &mut Pieces) -> Result<(), u64> {
         self.look(|now| now.pieces(range, block_bits, pieces))
     }
@@ -104,9 +104,9 @@ impl MapCell {
         self.look(|now| now.entries(0, super::BLOCKS_END).filter_map(|entry| entry.run()).collect())
     }
 
-    /// The device position of `range`, if it lies in one written run: by the thread's snapshot, else by the map as it
-    /// is now. The run is given to `keep` if other requests may find themselves in it. Call inside the gate: what is
-    /// written stays so until it is left.
+    /// The device position of `range`, if it lies in one written run: by the thread's snapshot, else by the current
+    /// map. The run is passed to `keep` if later requests may fall into it. Call inside the gate: written blocks stay
+    /// written until it is left.
     #[inline(always)]
     pub(crate) fn find_written(
         &self,
@@ -136,10 +136,10 @@ impl MapCell {
         run.locate(range)
     }
 
-    /// Nothing shared is written while the snapshot says all, but for the first looks at a map and at what was
-    /// published since (`thread_cache.rs`).
+    /// While the snapshot has the answer, no shared cache line is written, except by the first look-ups in a map or in
+    /// a newly published snapshot (`thread_cache.rs`).
     fn look<T>(&self, mut look: impl FnMut(&Now<'_>) -> T) -> T {
-        // The length before the snapshot: whoever empties `recent` has published a snapshot with all of it before.
+        // Load the length before the snapshot: `recent` is emptied only after a snapshot with all of it was published.
         let changes = self.recent_len.load(Ordering::Acquire);
         if changes == 0 {
             return match self.with_kept(|map| look(&map.now())) {
@@ -160,7 +160,8 @@ impl MapCell {
         found
     }
 
-    /// Runs `look` on the current snapshot if this thread keeps it, or does from now on. On `None` it did not run.
+    /// Runs `look` on the current snapshot if this thread keeps it or starts to keep it now. `None`: `look` did not
+    /// run.
     #[inline(always)]
     pub(crate) fn with_kept<T>(&self, look: impl FnOnce(&MapSnapshot) -> T) -> Option<T> {
         #[cfg(not(loom))]
@@ -169,19 +170,18 @@ impl MapCell {
         return Some(look(&self.current.load()));
     }
 
-    /// The map lock: whoever changes or loads the map holds it. Never wait for a gate, a drain or a commit
-    /// under it.
+    /// The map lock, held to change or load the map. Never wait for a gate, a drain or a commit under it.
     pub fn lock(&self) -> MapWriter<'_> {
         MapWriter { cell: self, pending: self.writer.lock() }
     }
 
-    /// Bytes of memory that the map takes, as far as can be seen without the map lock.
+    /// Bytes of memory that the map takes; approximate, since it is read without the map lock.
     pub(crate) fn resident_bytes(&self) -> usize {
         let noted = self.recent_len.load(Ordering::Acquire) as usize;
         self.current.load().resident_bytes() + noted * Recent::ENTRY_BYTES
     }
 
-    /// The map lock, unless somebody holds it.
+    /// Takes the map lock if it is free.
     pub fn try_lock(&self) -> Option<MapWriter<'_>> {
         Some(MapWriter { cell: self, pending: self.writer.try_lock()? })
     }
@@ -194,7 +194,7 @@ pub struct MapWriter<'a> {
 }
 
 impl MapWriter<'_> {
-    /// The writes that nobody may read yet.
+    /// The writes whose data may not be read yet.
     pub fn pending(&mut self) -> &mut Pending {
         &mut self.pending
     }
@@ -209,7 +209,7 @@ impl MapWriter<'_> {
         self.now(|now| now.find(block))
     }
 
-    /// The blocks around `block` of which nothing is known, if that is so of it: as many as are known to be.
+    /// The unknown blocks around `block`, as far as they are known to extend; empty if `block` is known.
     pub fn unknown_around(&self, block: u32) -> Blocks<u64> {
         let entry = self.now(|now| now.entry_at(block));
         entry.first..entry.end
@@ -220,13 +220,13 @@ impl MapWriter<'_> {
         self.now(|now| now.base.resident_bytes()) + self.noted() * Recent::ENTRY_BYTES
     }
 
-    /// Changes beside the snapshot, some tens of bytes each.
+    /// Number of changes beside the snapshot, a few dozen bytes each.
     pub fn noted(&self) -> usize {
         self.now(|now| now.recent.map_or(0, Recent::len))
     }
 
-    /// What a load found, or blocks that were allocated: the blocks `[first, end)` are as `runs` say, which cover them
-    /// in order; gaps between the runs are holes. Refuses, with nothing changed, what would end a *Written* answer.
+    /// Publishes what a load found, or newly allocated blocks: `runs` list the blocks `[first, end)` in order; gaps
+    /// between the runs are holes. Fails, with nothing changed, if it would invalidate a *Written* answer.
     pub fn add(&mut self, first: u64, end: u64, runs: &[Run]) -> Result<(), Error> {
         debug_assert!(first < end && end <= super::BLOCKS_END);
         let entries = entries_of(first, end, runs);
@@ -243,8 +243,8 @@ impl MapWriter<'_> {
         Ok(())
     }
 
-    /// [`InodeState::converted`](crate::InodeState::converted) without the mark that it is not durable. Unknown blocks
-    /// stay unknown: who loads them finds them converted.
+    /// [`InodeState::converted`](crate::InodeState::converted) without marking the inode datasync-dirty. Unknown blocks
+    /// stay unknown: loading them finds them converted.
     #[doc(hidden)]
     pub fn converted_unchecked(&mut self, blocks: &[Blocks<u64>]) -> Result<(), Error> {
         let mut entries = Vec::with_capacity(blocks.len());
@@ -269,8 +269,8 @@ impl MapWriter<'_> {
         Ok(())
     }
 
-    /// [`InodeState::end`](crate::InodeState::end) without the question whether anybody is inside the gate. `None`
-    /// instead of runs makes the blocks unknown.
+    /// [`InodeState::end`](crate::InodeState::end) without the check that the gate is held exclusively. `None` instead
+    /// of runs makes the blocks unknown.
     #[doc(hidden)]
     pub fn end_unchecked(&mut self, first: u64, end: u64, runs: Option<&[Run]>) {
         debug_assert!(first < end && end <= super::BLOCKS_END);
@@ -278,12 +278,13 @@ impl MapWriter<'_> {
             Some(runs) => recent.set_all(&entries_of(first, end, runs)),
             None => recent.set(Entry { first, end, target: Target::UNKNOWN }),
         });
-        // In the snapshot at once: whoever keeps one of the new generation believes what it says is written.
+        // Merge it into the snapshot at once: readers trust the *Written* answers of any snapshot of the new
+        // generation.
         self.renew();
         self.cell.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// All is unknown: for memory. What readers keep stays right.
+    /// Makes all blocks unknown, to free memory. Snapshots that readers keep stay valid.
     pub fn forget(&mut self) {
         self.publish(MapSnapshot::unknown());
     }
@@ -293,7 +294,7 @@ impl MapWriter<'_> {
         look(&Now { base: &self.cell.current.load(), recent: Some(&*recent) })
     }
 
-    /// Notes changes beside the snapshot, which is made anew if they are many. Returns its lines before.
+    /// Records changes beside the snapshot and rebuilds it if there are many. Returns its previous number of lines.
     fn note(&mut self, change: impl FnOnce(&mut Recent)) -> usize {
         let mut recent = self.cell.recent.write();
         change(&mut recent);
@@ -307,7 +308,7 @@ impl MapWriter<'_> {
         lines
     }
 
-    /// Publishes a snapshot with all that is recent.
+    /// Publishes a snapshot with everything in `recent`.
     fn renew(&mut self) {
         let made = self.now(|now| {
             let recent = now.recent.filter(|recent| recent.len() > 0)?;
@@ -331,7 +332,7 @@ impl MapWriter<'_> {
     }
 }
 
-/// Whether `entries`, which cover `old`, say the same of it.
+/// Whether `entries`, which cover `old`, agree with it.
 fn keeps(entries: &[Entry], old: &Entry) -> bool {
     let first = entries.partition_point(|entry| entry.end <= old.first);
     entries[first..].iter().take_while(|entry| entry.first < old.end).all(|entry| {
@@ -346,7 +347,7 @@ mod tests {
     use crate::mapping::State;
     use std::slice::from_ref;
 
-    /// Unwritten runs of a block each, all apart.
+    /// Unwritten runs of one block each, none adjacent.
     fn fragmented(blocks: u64) -> MapCell {
         let cell = MapCell::new();
         let run = |block: u64| Run {
@@ -380,13 +381,13 @@ mod tests {
         assert!(made <= 1024 / 64, "{made} snapshots for 1024 changes");
     }
 
-    /// A change beside the snapshot is no edge of a run for those who look for what is written.
+    /// A change beside the snapshot does not split a run for look-ups of written blocks.
     #[test]
     fn a_run_goes_on_over_what_is_beside_the_snapshot() {
         let cell = MapCell::new();
         let unwritten = Run { first: 0, length: 1 << 16, state: State::Unwritten, physical: 1000 };
         cell.lock().add(0, 1 << 16, &[unwritten]).unwrap();
-        // More lines than are laid out anew with each load, or nothing would lie beside them.
+        // More lines than are rebuilt at each load, or no change would stay in `recent`.
         let apart = (0..4096u64).map(|block| 2 * block..2 * block + 1).collect::<Vec<_>>();
         cell.lock().converted_unchecked(&apart).unwrap();
         cell.lock().renew();

@@ -1,10 +1,10 @@
 //! Storage of a snapshot's entries: lines of a cache line each, and chunks of lines.
 //!
-//! A look-up among many extents costs what it touches in memory, not what it compares: of a million extents,
-//! the root is what stays in the processor's caches, and the line is what does not. So a root entry is small
-//! (four in a cache line), a line holds many extents and answers a look-up completely, and a chunk guesses
-//! the line instead of searching for it: extents of similar length lie on a straight line through (block,
-//! index). A wrong guess is corrected by galloping from it, at most 2·log₂ of the lines of a chunk.
+//! The cost of a look-up among many extents is memory access, not comparison: with a million extents, the root stays in
+//! the processor's caches and the line does not. So a root entry is small (four per cache line), a line holds many
+//! extents and answers a look-up completely, and a chunk guesses the line instead of searching for it: extents of
+//! similar length lie on a straight line through (block, index). A wrong guess is corrected by galloping from it, at
+//! most 2·log₂ of the lines of a chunk.
 
 use super::{BLOCKS_END, Entry, PHYSICAL_MASK, Target};
 use std::ops::Range;
@@ -16,44 +16,44 @@ const CLOSE: usize = 16;
 const NEAR: usize = 8;
 /// Entries of a wide line.
 const WIDE: usize = 4;
-/// Most lines of a chunk.
+/// Maximum number of lines in a chunk.
 pub(super) const LINES: usize = super::CHUNK_MAX / CLOSE;
-/// The origins of a close line's entries lie so close together.
+/// The origins of a close line's entries lie within this many blocks.
 const CLOSE_SPREAD: u64 = 1 << u16::BITS;
-/// The origins of a near line's entries lie so close together.
+/// The origins of a near line's entries lie within this many blocks.
 const NEAR_SPREAD: u64 = 1 << NEAR_KIND_SHIFT;
 const NEAR_KIND_SHIFT: u32 = 30;
-/// Physical blocks have 48 bits; a close line keeps no more of its lowest origin.
+/// Physical blocks have 48 bits, and a close line stores only 48 bits of its lowest origin.
 const CLOSE_BASE_END: u64 = 1 << 48;
 
-/// Neighbouring entries in one cache line. Those behind the last one are empty: they end where it ends.
+/// Neighbouring entries in one cache line. Slots after the last entry are empty: they end where it ends.
 ///
-/// `before` is the block in front of the first entry (wrapping). Ends are inclusive, because the end of the
-/// last possible entry, 2³², does not fit. What is kept of physical blocks is each entry's *origin*: its physical block
-/// less its distance from the line's first block (in a wide line, from block 0). A look-up adds the block's own
-/// distance to it and need not know where the entry begins.
+/// `before` is the block before the first entry (wrapping). Ends are inclusive, because the end of the last possible
+/// entry, 2³², does not fit. Physical blocks are stored as each entry's *origin*: its physical block minus its distance
+/// from the line's first block (in a wide line, from block 0). A look-up adds the block's own distance and need not
+/// know where the entry begins.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 pub(super) enum Line {
     /// Up to sixteen entries that span at most 2⁸ blocks and have origins within 2¹⁶ blocks of the device: files that
-    /// grew block by block beside each other, and what an allocator finds between other files.
+    /// grew block by block beside each other, and files that fill gaps between others.
     Close {
         before: u32,
-        /// What the distances count from, its low 32 bits and the 16 above.
+        /// The lowest origin, which the distances count from: its low 32 bits and the 16 above.
         base: u32,
         base_high: u16,
         /// Two bits for each entry, the first lowest.
         kinds: u32,
-        /// Last block of each entry, from the first block of the line.
+        /// Last block of each entry, relative to the line's first block.
         ends: [u8; CLOSE],
         distances: [u16; CLOSE],
     },
     /// Up to eight entries that span at most 2¹⁶ blocks and have origins within 2³⁰ blocks of the device.
     Near {
         before: u32,
-        /// What the targets count from.
+        /// The lowest origin, which the targets count from.
         base: u64,
-        /// Last block of each entry, from the first block of the line.
+        /// Last block of each entry, relative to the line's first block.
         ends: [u16; NEAR],
         /// A kind in the top two bits and a distance from `base` below.
         targets: [u32; NEAR],
@@ -64,20 +64,20 @@ pub(super) enum Line {
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// What a line tells of one block.
+/// What a line knows about one block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spot {
-    /// Of the entry in the line.
+    /// Index of the entry in the line.
     index: usize,
     /// Last block of the entry.
     pub(super) last: u32,
     pub(super) kind: u64,
-    /// Where the block itself lies; anything if its kind has no blocks.
+    /// The block's physical block; arbitrary if its kind has no blocks.
     pub(super) physical: u64,
 }
 
 impl Line {
-    /// The line of the first of `entries` (at least one, without gaps), and how many it holds.
+    /// A line of the first of `entries` (at least one, without gaps), and how many of them it holds.
     pub(super) fn take(entries: &[Entry]) -> (Line, usize) {
         let close = prefix(entries, CLOSE, u64::from(u8::MAX), CLOSE_SPREAD, CLOSE_BASE_END);
         let near = prefix(entries, NEAR, u64::from(u16::MAX), NEAR_SPREAD, u64::MAX);
@@ -128,7 +128,7 @@ impl Line {
         Line::Wide { before, ends, targets }
     }
 
-    /// A line that knows nothing.
+    /// A line with all blocks unknown.
     pub(super) fn unknown() -> Line {
         Line::wide(&[Entry { first: 0, end: BLOCKS_END, target: Target::UNKNOWN }])
     }
@@ -151,11 +151,11 @@ impl Line {
         }
     }
 
-    /// What this line tells of `block`, if it lies in it.
+    /// Looks `block` up, if it lies in this line.
     #[inline(always)]
     pub(super) fn find(&self, block: u32) -> Option<Spot> {
-        // Counted without branches, since which of the neighbours it is cannot be predicted, and with the last
-        // one, which no block of this line lies behind, so that the compiler compares all at once.
+        // Counted without branches, since a branch would mispredict. The last end is compared too, although no block of
+        // this line lies past it, so that the compiler compares all at once.
         match self {
             Line::Close { before, base, base_high, kinds, ends, distances } => {
                 let first = before.wrapping_add(1);
@@ -238,8 +238,8 @@ impl Line {
     }
 }
 
-/// How many of `ends`, which ascend, lie before `offset`, which is at most the last: halved without branches, since
-/// without a count of bits in the processor's basic set comparing all at once takes more instructions.
+/// How many of `ends`, which ascend, lie before `offset`, which is at most the last: a branch-free binary search, since
+/// comparing all at once takes more instructions without a population count in the baseline instruction set.
 #[inline(always)]
 fn behind(ends: &[u8; CLOSE], offset: u8) -> usize {
     let mut index = 0;
@@ -249,8 +249,8 @@ fn behind(ends: &[u8; CLOSE], offset: u8) -> usize {
     index
 }
 
-/// The origin of `entry` in a line that begins at block `first`; `None` if it has no blocks, or lies less far from the
-/// device's beginning than from the line's.
+/// The origin of `entry` in a line that begins at block `first`; `None` if it has no blocks, or if its physical block
+/// is smaller than its distance from the line's first block.
 fn origin(entry: &Entry, first: u64) -> Option<u64> {
     let physical = entry.target.has_blocks().then(|| entry.target.physical())?;
     physical.checked_sub(entry.first - first)
@@ -261,8 +261,8 @@ fn lowest_origin(entries: &[Entry]) -> u64 {
     entries.iter().filter_map(|entry| origin(entry, entries[0].first)).min().unwrap_or(0)
 }
 
-/// How many of the first entries, at most `most`, reach at most `span` blocks behind the first block and have
-/// their origins less than `spread` apart, all below `end`.
+/// The number of leading entries, at most `most`, that end within `span` blocks of the first block and have origins
+/// less than `spread` apart, all below `end`.
 fn prefix(entries: &[Entry], most: usize, span: u64, spread: u64, end: u64) -> usize {
     let first = entries[0].first;
     let (mut low, mut high) = (u64::MAX, 0);
@@ -277,29 +277,29 @@ fn prefix(entries: &[Entry], most: usize, span: u64, spread: u64, end: u64) -> u
     entries.iter().take(most).take_while(fits).count()
 }
 
-/// Neighbouring lines of the table, and what it takes to guess the right one. It lies in the root.
+/// A root entry: neighbouring lines of the table, and what is needed to guess the right one.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(16))]
 pub(super) struct Chunk {
     first: u32,
     /// Lines per block, in 2⁻³².
     slope: u32,
-    /// Place in the table.
+    /// Index of its first line in the table.
     at: u32,
     /// At most [`LINES`].
     count: u32,
 }
 
-// Four in a cache line, none across two.
+// Four per cache line, none straddling two.
 const _: () = assert!(size_of::<Chunk>() == 16);
 
 impl Chunk {
-    /// `lines`: 1 to [`LINES`], without gaps, which are to lie at index `at` of the table.
+    /// `lines`: 1 to [`LINES`] lines without gaps, stored in the table from index `at`.
     pub(super) fn build(lines: &[Line], at: usize) -> Chunk {
         Chunk { first: lines[0].first(), slope: slope(lines), at: at as u32, count: lines.len() as u32 }
     }
 
-    /// Where its lines are.
+    /// The table indices of its lines.
     fn range(&self) -> Range<usize> {
         let at = self.at as usize;
         at..at + self.count as usize
@@ -310,7 +310,7 @@ impl Chunk {
         self.first
     }
 
-    /// The line with `block`, which lies in this chunk, and what it tells of it.
+    /// The line that holds `block`, which lies in this chunk, and what it knows about it.
     #[inline(always)]
     pub(super) fn find<'a>(&self, table: &'a Table<Line>, block: u32) -> (&'a Line, Spot) {
         let offset = u64::from(block - self.first);
@@ -353,8 +353,8 @@ fn gallop_to(lines: &[Line], block: u32, guess: usize) -> &Line {
     }
 }
 
-/// Lines per block in 2⁻³², rounded up so that among lines of one length, up to some 2¹⁴ blocks, every guess is right.
-/// The last line's length does not count: it is often a part, or the long hole behind a file's data.
+/// Lines per block in 2⁻³², rounded up so that every guess is right among lines of equal length, up to about 2¹⁴
+/// blocks. The last line is ignored: it is often only partly filled, or the long hole past a file's data.
 fn slope(lines: &[Line]) -> u32 {
     let span = u64::from(lines[lines.len() - 1].first() - lines[0].first());
     if span == 0 {

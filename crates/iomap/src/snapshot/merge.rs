@@ -1,22 +1,22 @@
-//! The making of snapshots: an old one and what changed since, in one pass from the first block to the last.
+//! Builds snapshots: merges an old one with the changes since, in one pass from the first block to the last.
 //!
-//! Lines that no change touches or borders on are copied as they are, many at once; the others are taken apart, changed
-//! and laid out anew (some 200 ns). A pass over 10⁶ extents costs milliseconds, and is made for thousands of changes.
+//! Lines that no change touches or borders on are copied in bulk; the others are unpacked, changed and packed again
+//! (about 200 ns). A pass over 10⁶ extents costs milliseconds and is made once for thousands of changes.
 
 use super::chunk::{Chunk, LINES, Line};
 use super::recent::Recent;
 use super::{BLOCKS_END, Entry, MapSnapshot, Target};
 use uext4_blockdev::Table;
 
-/// Entries that wait to be laid out: some more than a line takes.
+/// Capacity for entries waiting to be packed: several times what a line holds.
 const WAITING: usize = 512;
-/// Entries that stay when it is full, so that a line never lacks those that fit into it.
+/// Entries kept back when it is full, so that every line can be filled.
 const STAYING: usize = 64;
 
-/// Lines in the making. What is pushed continues what was pushed before.
+/// A snapshot under construction. Each push continues the one before.
 struct Builder {
     lines: Vec<Line>,
-    /// How many of the first lines are those of the base, at the same indices.
+    /// Number of leading lines copied from the base at the same indices.
     same: usize,
     waiting: Vec<Entry>,
 }
@@ -39,7 +39,7 @@ impl Builder {
         self.waiting.drain(..done);
     }
 
-    /// Copies lines of the base, of which the first has this index there.
+    /// Copies lines of the base, the first of which has index `index` there.
     fn push_lines(&mut self, lines: &[Line], index: usize) {
         self.lay_out(0);
         if self.same == index && self.lines.len() == index {
@@ -48,7 +48,7 @@ impl Builder {
         self.lines.extend_from_slice(lines);
     }
 
-    /// `base`: the chunks of the base; those whose lines are all the same are kept.
+    /// `base`: the chunks of the base; chunks whose lines are all unchanged are kept.
     fn finish(mut self, base: &[Chunk]) -> MapSnapshot {
         self.lay_out(0);
         if let [only] = self.lines[..] {
@@ -63,7 +63,7 @@ impl Builder {
     }
 }
 
-/// A snapshot that knows the blocks `[first, end)`, which `entries` cover, and nothing else.
+/// A snapshot of the blocks `[first, end)`, which `entries` cover; all others are unknown.
 pub(super) fn of(first: u64, end: u64, entries: Vec<Entry>) -> MapSnapshot {
     let mut built =
         Builder { lines: Vec::with_capacity(entries.len() / 4 + 2), same: 0, waiting: Vec::new() };
@@ -74,23 +74,23 @@ pub(super) fn of(first: u64, end: u64, entries: Vec<Entry>) -> MapSnapshot {
     built.finish(&[])
 }
 
-/// `base` with all of `recent`.
+/// Merges `base` with all of `recent`.
 pub(super) fn merged(base: &MapSnapshot, recent: &Recent) -> MapSnapshot {
     let lines = base.lines();
     let waiting = Vec::with_capacity(WAITING);
     let mut built =
         Builder { lines: Vec::with_capacity(lines.len() + recent.len() / 4 + 2), same: 0, waiting };
     let mut changes = recent.iter().peekable();
-    // The next block that is missing.
+    // The next block to add.
     let mut next = 0;
-    // Whether the entry in front of it is a change, which may go on in the next line.
+    // Whether the entry before it is a change, which may continue in the next line.
     let mut changed = false;
     let mut index = 0;
     while let Some(line) = lines.get(index) {
         let first = u64::from(line.first());
         let change = changes.peek().map_or(u64::MAX, |change| change.first);
         let is_untouched = |line: &Line| u64::from(line.last()) + 1 < change;
-        // What two changes left of a line is laid out with its neighbour, or there would be more and more such lines.
+        // A line left sparse by two changes is packed together with its neighbour, or sparse lines would accumulate.
         let alone = built.waiting.is_empty() || !line.is_sparse();
         if next == first && !changed && alone && is_untouched(line) {
             let count = lines[index..].partition_point(is_untouched);

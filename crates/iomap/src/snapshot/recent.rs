@@ -1,21 +1,21 @@
-//! What a map learned since its snapshot was made, and both together: the map as it is now.
+//! The changes of a map since its snapshot was made, and the current map: snapshot plus changes.
 //!
-//! A snapshot is never changed, so a small change must not cost a new one. It is noted here, and everything that was
-//! noted goes into the next snapshot at once (`merge.rs`).
+//! A snapshot is immutable, and a small change must not cost a new one. Changes are recorded here and merged into the
+//! next snapshot together (`merge.rs`).
 
 use super::{Entry, Found, MapSnapshot};
 use crate::mapping::{Piece, Pieces, Range, Run, State};
 use std::collections::BTreeMap;
 
-/// Most entries of a segment.
+/// Maximum number of entries in a segment.
 const SEGMENT: usize = if cfg!(loom) { 4 } else { 256 };
-/// Fewer entries than these are inserted one by one.
+/// Fewer entries than this are inserted one by one.
 const FEW: usize = 8;
 
-/// Entries in the order of their blocks. They do not overlap, and where there is none the snapshot counts.
+/// Entries ordered by block, without overlaps. Blocks without an entry are as in the snapshot.
 ///
-/// They lie in segments, so that a load, some hundred entries, is copied in and not inserted one by one. The key of a
-/// segment is at most the first block of its first entry, and greater than the first block of every entry in the
+/// They are stored in segments, so that a load of some hundred entries is copied in, not inserted one by one. The key
+/// of a segment is at most the first block of its first entry, and greater than the first block of every entry in the
 /// segments before it. No segment is empty.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
@@ -32,10 +32,10 @@ impl Recent {
         self.segments.values().flatten().copied()
     }
 
-    /// Estimated memory of an entry: a segment is half full after it was divided.
+    /// Estimated memory per entry: a segment is half full after a split.
     pub(super) const ENTRY_BYTES: usize = 2 * size_of::<Entry>();
 
-    /// The last entry that begins before `block`.
+    /// The last entry that starts before `block`.
     fn before(&self, block: u64) -> Option<Entry> {
         let mut before = self.segments.range(..block).rev().map(|(_, segment)| segment);
         let last = before.next()?;
@@ -45,7 +45,7 @@ impl Recent {
         }
     }
 
-    /// The first entry that begins at `block` or behind it.
+    /// The first entry that starts at or after `block`.
     fn from(&self, block: u64) -> Option<Entry> {
         let here = self.segments.range(..=block).next_back().and_then(|(_, segment)| {
             segment.get(segment.partition_point(|entry| entry.first < block)).copied()
@@ -53,11 +53,11 @@ impl Recent {
         here.or_else(|| self.segments.range(block..).find_map(|(_, segment)| segment.first().copied()))
     }
 
-    /// Adds an entry where none is.
+    /// Adds an entry for blocks that have none.
     fn put(&mut self, entry: Entry) {
         self.len += 1;
         let Some((_, segment)) = self.segments.range_mut(..=entry.first).next_back() else {
-            // In front of all others.
+            // Before all others.
             let mut segment = match self.segments.first_entry() {
                 Some(first) if first.get().len() < SEGMENT => first.remove(),
                 _ => Vec::new(),
@@ -74,7 +74,7 @@ impl Recent {
         }
     }
 
-    /// Takes out the entry that begins at `first`.
+    /// Removes the entry that starts at `first`.
     fn remove(&mut self, first: u64) {
         let Some((&key, segment)) = self.segments.range_mut(..=first).next_back() else { return };
         if let Ok(index) = segment.binary_search_by_key(&first, |entry| entry.first) {
@@ -88,12 +88,12 @@ impl Recent {
         }
     }
 
-    /// Notes `entries`, which are in order and without gaps, in place of whatever was noted of their blocks.
+    /// Records `entries` (in order, without gaps), replacing earlier entries of their blocks.
     pub(super) fn set_all(&mut self, entries: &[Entry]) {
         match entries {
             [first, middle @ .., last] if entries.len() >= FEW => {
                 self.insert_run(middle);
-                // These two may continue what was noted in front of them or behind.
+                // The first and the last may join the entry before or after them.
                 self.set(*first);
                 self.set(*last);
             }
@@ -101,7 +101,7 @@ impl Recent {
         }
     }
 
-    /// Puts entries without gaps in place of what was noted of their blocks, joining nothing.
+    /// Replaces the entries of these blocks by `run` (without gaps), without joining neighbours.
     fn insert_run(&mut self, run: &[Entry]) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
         let (first, end) = (first.first, last.end);
@@ -114,7 +114,7 @@ impl Recent {
                 self.put(Entry { end: first, ..met });
             }
         }
-        // A segment of entries behind the run may have a key inside it.
+        // A segment of entries after the run may have a key inside the run.
         if let Some((&key, _)) = self.segments.range(first..end).next()
             && let Some(segment) = self.segments.remove(&key)
         {
@@ -135,7 +135,7 @@ impl Recent {
         self.len += run.len();
     }
 
-    /// Notes `entry` over whatever was noted of its blocks, joined with the neighbours that it continues.
+    /// Records `entry`, replacing earlier entries of its blocks and joining neighbours that it continues.
     pub(super) fn set(&mut self, mut entry: Entry) {
         if let Some(left) = self.before(entry.first)
             && left.end >= entry.first
@@ -169,14 +169,14 @@ impl Recent {
     }
 }
 
-/// The map as it is now: what is recent, over the snapshot.
+/// The current map: recent changes over the snapshot.
 pub(super) struct Now<'a> {
     pub(super) base: &'a MapSnapshot,
     pub(super) recent: Option<&'a Recent>,
 }
 
 impl Now<'_> {
-    /// The entry with `block`, as far as it is known to reach.
+    /// The entry that holds `block`, as far as it is known to extend.
     pub(super) fn entry_at(&self, block: u32) -> Entry {
         let (line, spot) = self.base.spot(block);
         let of_base = || line.entry_at(&spot, block);
@@ -200,8 +200,9 @@ impl Now<'_> {
         entry
     }
 
-    /// The entry with `block`, with those behind it that continue it, up to block `end` at least: a change beside the
-    /// snapshot ends what is one run, and a request over its edge is a request of one run.
+    /// The entry that holds `block`, joined with following entries that continue it, at least up to block `end`: a
+    /// change beside the snapshot may split one run into several entries, and a request across that edge is still
+    /// within one run.
     pub(super) fn run_at(&self, block: u32, end: u64) -> Entry {
         let mut run = self.entry_at(block);
         while run.end < end
@@ -227,7 +228,7 @@ impl Now<'_> {
     pub(super) fn pieces(&self, range: Range, block_bits: u32, pieces: &mut Pieces) -> Result<(), u64> {
         let mut pos = range.pos;
         while pos < range.end() && !pieces.is_full() {
-            // Behind the last addressable block there is nothing.
+            // There is nothing past the last addressable block.
             let Ok(block) = u32::try_from(pos >> block_bits) else {
                 let length = range.end() - pos;
                 pieces.push(Piece { logical: pos, physical: 0, length, state: State::Hole });
@@ -248,7 +249,7 @@ impl Now<'_> {
         Ok(())
     }
 
-    /// The entries of the blocks `[first, end)`, cut to them.
+    /// The entries of the blocks `[first, end)`, clipped to that range.
     pub(super) fn entries(&self, first: u64, end: u64) -> impl Iterator<Item = Entry> + '_ {
         let mut next = first;
         std::iter::from_fn(move || {
@@ -271,13 +272,13 @@ mod tests {
 
     const BLOCKS: u64 = 3000;
 
-    /// A number below `end`.
+    /// A random number below `end`.
     fn below(random: &mut u64, end: u64) -> u64 {
         *random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (*random >> 33) % end
     }
 
-    /// What was noted is what was noted of each block last, and the segments stay in order.
+    /// Each block has the entry recorded last, and the segments stay in order.
     #[test]
     fn runs_and_single_entries_are_noted_over_each_other() {
         for seed in 0..40 {

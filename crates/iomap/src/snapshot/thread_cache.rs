@@ -1,27 +1,27 @@
-//! The snapshots that each thread looked at last.
+//! The snapshots that each thread used last.
 //!
-//! Borrowing the published one takes two instructions with a lock (`arc_swap`). A kept one takes none. It is current
-//! while the cell's version is the one that was loaded before it. Keeping one changes the count of its `Arc`, which all
-//! threads share. So a thread keeps a snapshot only when it looks at the same map twice in a row.
+//! Borrowing the published snapshot takes two locked instructions (`arc_swap`); a kept one takes none. A kept snapshot
+//! is current while the cell's version equals the version loaded before it. Keeping one changes the reference count of
+//! its `Arc`, which all threads share, so a thread keeps a snapshot only when it uses the same map twice in a row.
 
 use super::{MapCell, MapSnapshot};
 use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Maps that a thread keeps at most, which is what it may hold in memory after nobody else needs it.
+/// Maximum number of maps that a thread keeps, and so may hold in memory after all other users have dropped them.
 const KEPT: usize = 4;
 
-/// Where the map of every `KEPT`th cell may be kept.
+/// The place for the map of every `KEPT`th cell.
 struct Place {
-    /// Borrowed while somebody looks: whoever looks at another map meanwhile, from within, cannot change it.
+    /// Borrowed during a look-up, so that a nested look-up in another map cannot replace it.
     kept: RefCell<Kept>,
-    /// The cell that was borrowed from since the kept one was looked at; 0 is none.
+    /// The cell borrowed from since the kept map was last used; 0 if none.
     borrowed: Cell<u64>,
 }
 
 struct Kept {
-    /// Number of the cell; 0 is none.
+    /// Number of the cell; 0 if none.
     number: u64,
     /// Not newer than `map`.
     version: u64,
@@ -52,7 +52,7 @@ pub(super) fn next_number() -> u64 {
 /// Runs `look` on the current snapshot of `cell` if it is kept, or worth keeping from now on.
 #[inline(always)]
 pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> Option<T> {
-    // Not while the thread ends.
+    // Fails while the thread is ending.
     let found = PLACES.try_with(|places| {
         let kept = places[cell.number as usize % KEPT].current_of(cell)?;
         kept.map.as_deref().map(look)
@@ -61,7 +61,7 @@ pub(super) fn with<T>(cell: &MapCell, look: impl FnOnce(&MapSnapshot) -> T) -> O
 }
 
 impl Place {
-    /// What is kept of `cell`, if it is current.
+    /// The kept snapshot of `cell`, if it is current.
     #[inline(always)]
     fn current_of(&self, cell: &MapCell) -> Option<Ref<'_, Kept>> {
         match self.kept.try_borrow() {
@@ -76,7 +76,7 @@ impl Place {
         }
     }
 
-    /// What is current now, if this map is worth keeping; else what was there stays.
+    /// Keeps the current snapshot if this map is worth keeping; otherwise the kept one stays.
     #[cold]
     #[inline(never)]
     fn renew(&self, cell: &MapCell) -> Option<Ref<'_, Kept>> {
@@ -84,7 +84,7 @@ impl Place {
         if kept.number != cell.number && self.borrowed.replace(cell.number) != cell.number {
             return None;
         }
-        // What is not needed any more goes first.
+        // Drop the old map first.
         kept.map = None;
         let (version, map) = cell.current();
         *kept = Kept { number: cell.number, version, map: Some(map) };
