@@ -1,6 +1,6 @@
 //! What several commands take, and what holds for all of them.
 
-use crate::error::Troubles;
+use crate::error::Failures;
 use crate::tracer::Tracer;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
@@ -21,8 +21,8 @@ pub struct Globals {
 
 impl Globals {
     /// Nothing has failed yet.
-    pub fn troubles(&self) -> Troubles<'_> {
-        Troubles::new(&self.command, self.json)
+    pub fn failures(&self) -> Failures<'_> {
+        Failures::new(&self.command, self.json)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::{CliError, told};
-use crate::open::{How, Operand};
+use crate::open::{OpenHow, Operand};
 use crate::progress::{BYTES, Progress};
 use clap::{Args, ValueHint};
 use std::ffi::{OsStr, OsString};
@@ -31,13 +31,13 @@ pub struct CatArgs {
 pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
     let operands =
         args.operands.iter().map(|operand| Operand::parse(operand)).collect::<Result<Vec<_>, _>>()?;
-    let how = How::reading(globals, args.common.force, args.switches.switches);
+    let how = OpenHow::reading(globals, args.common.force, args.switches.switches);
     let name = OsStr::new("standard output");
     let stdout = io::stdout().as_fd().try_clone_to_owned();
     let stdout = HostFile::from(stdout.map_err(|error| CliError::host(name, "duplicate", &error))?);
     let to_file = stdout.metadata().is_ok_and(|metadata| metadata.is_file());
     let mut volumes = Volumes::default();
-    let mut troubles = globals.troubles();
+    let mut failures = globals.failures();
     for operand in &operands {
         let mut one = || {
             let volume = volumes.get(operand, &how)?;
@@ -51,9 +51,9 @@ pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
         let done = one();
         // If standard output cannot be written for one source, it cannot for the next.
         let sources = if done.as_ref().is_err_and(|error| error.is_about(name)) { 1 } else { operands.len() };
-        troubles.one_of(sources, done)?;
+        failures.one_of(sources, done)?;
     }
-    troubles.finish()
+    failures.finish()
 }
 
 /// Volumes that are open: several files of one device share one.
@@ -64,7 +64,7 @@ pub struct Volumes {
 
 impl Volumes {
     /// The volume of an operand.
-    pub fn get(&mut self, operand: &Operand, how: &How<'_>) -> Result<Volume, CliError> {
+    pub fn get(&mut self, operand: &Operand, how: &OpenHow<'_>) -> Result<Volume, CliError> {
         self.numbered(operand, how).map(|(_, volume)| volume)
     }
 
@@ -80,7 +80,7 @@ impl Volumes {
     }
 
     /// The same, and which of the volumes opened here it is.
-    pub fn numbered(&mut self, operand: &Operand, how: &How<'_>) -> Result<(usize, Volume), CliError> {
+    pub fn numbered(&mut self, operand: &Operand, how: &OpenHow<'_>) -> Result<(usize, Volume), CliError> {
         let mut spec = operand.spec.clone();
         // One device can be spelled in several ways. If the path is not found, the opening below says so.
         if let Locator::Path(path) = &mut spec.locator

@@ -3,7 +3,7 @@
 use crate::args::Globals;
 use crate::cat::Volumes;
 use crate::error::CliError;
-use crate::open::{How, Operand, creating};
+use crate::open::{OpenHow, Operand, creating};
 use crate::out::{Elements, Out};
 use crate::text::JsonBytes;
 use serde::Serialize;
@@ -37,11 +37,11 @@ pub fn change_all(
     missing: Missing,
     mut change: impl FnMut(&Operand, &File) -> uext4::Result<()>,
 ) -> Result<(), CliError> {
-    let how = How { write: true, ..How::reading(globals, false, Switches::ON) };
+    let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
     let options = OpenOptions::new().read(true).write(true);
     let options = if missing == Missing::Create { creating(options) } else { options };
     let mut volumes = Volumes::default();
-    let mut troubles = globals.troubles();
+    let mut failures = globals.failures();
     let mut changed = Vec::new();
     let mut one = |operand: &Operand| -> Result<Option<Metadata>, CliError> {
         let file = match volumes.get(operand, &how)?.open_file(operand.inner(), options.clone()) {
@@ -53,7 +53,7 @@ pub fn change_all(
     };
     let mut ended = Ok(());
     for operand in operands {
-        match troubles.one_of(operands.len(), one(operand)) {
+        match failures.one_of(operands.len(), one(operand)) {
             Ok(done) => changed.extend(done.flatten().map(|metadata| (operand, metadata))),
             Err(error) => {
                 ended = Err(error);
@@ -67,7 +67,7 @@ pub fn change_all(
     if globals.json {
         tell(operands.len(), &changed)?;
     }
-    troubles.finish()
+    failures.finish()
 }
 
 fn tell(count: usize, changed: &[(&Operand, Metadata)]) -> Result<(), CliError> {

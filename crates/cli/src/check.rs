@@ -2,7 +2,7 @@
 
 use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
-use crate::open::{How, device};
+use crate::open::{OpenHow, device};
 use crate::out::Out;
 use crate::progress::{self, Progress};
 use clap::{Args, ValueHint};
@@ -65,7 +65,7 @@ pub fn run(args: &CheckArgs, globals: &Globals) -> Result<ExitCode, CliError> {
         options = options.threads(threads);
     }
     let failed = |error| CliError::at(&args.device, error);
-    let how = How::reading(globals, args.common.force, Switches::ON);
+    let how = OpenHow::reading(globals, args.common.force, Switches::ON);
     let device = how.open_device(&spec).map_err(failed)?;
     let mut bar = Bar::default();
     let volume = VolumeOptions::read_only().force(args.common.force);

@@ -2,8 +2,8 @@
 
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::cat::Volumes;
-use crate::error::{CliError, Troubles, told};
-use crate::open::{How, Operand, new_mode, owner};
+use crate::error::{CliError, Failures, told};
+use crate::open::{OpenHow, Operand, new_mode, owner};
 use crate::out::{Elements, Out};
 use crate::progress::{BYTES, OPEN_ENDED, Progress};
 use crate::text::{self, JsonBytes};
@@ -125,7 +125,7 @@ impl Verbose {
 /// Shows how a copy goes on, and tells what it could not copy.
 struct Watch<'a, 'g> {
     operand: &'a Operand,
-    troubles: &'a mut Troubles<'g>,
+    failures: &'a mut Failures<'g>,
     verbose: &'a mut Verbose,
     progress: Option<Progress>,
 }
@@ -142,7 +142,7 @@ impl Observer for Watch<'_, '_> {
     }
 
     fn trouble(&mut self, error: Error) {
-        self.troubles.tell(&told(error, |path| self.operand.below(path)));
+        self.failures.tell(&told(error, |path| self.operand.below(path)));
     }
 
     fn copying(&mut self, source: &[u8], dest: &Path) {
@@ -181,24 +181,24 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     let export = Export::new(Path::new(dest), &specs, keep);
     let mut export = export.map_err(|error| told(error, |_source| dest.clone()))?.force(args.replace);
     let trees = args.recursive || args.archive;
-    let open = if trees { How::walking } else { How::reading };
+    let open = if trees { OpenHow::walking } else { OpenHow::reading };
     let how = open(globals, args.common.force, args.switches.switches);
     let mut volumes = Volumes::default();
-    let (mut troubles, mut verbose) = (globals.troubles(), Verbose::new(args, globals));
+    let (mut failures, mut verbose) = (globals.failures(), Verbose::new(args, globals));
     for operand in &operands {
         let mut one = || {
             let volume = volumes.get(operand, &how)?;
-            let (troubles, verbose) = (&mut troubles, &mut verbose);
-            let mut watch = Watch { operand, troubles, verbose, progress: None };
+            let (failures, verbose) = (&mut failures, &mut verbose);
+            let mut watch = Watch { operand, failures, verbose, progress: None };
             let copy = if trees { Export::tree } else { Export::file };
             let done = copy(&mut export, &volume, operand.inner(), &mut watch);
             done.map_err(|error| told(error, |path| operand.below(path)))
         };
         let done = one();
-        troubles.one_of(operands.len(), done)?;
+        failures.one_of(operands.len(), done)?;
     }
     verbose.finish()?;
-    troubles.finish()
+    failures.finish()
 }
 
 /// What a copy that found no room beside the old file says of it.
@@ -220,7 +220,7 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
         let source = text::visible(source.as_bytes());
         return Err(CliError::usage(format!("{source} is the device itself")));
     }
-    let how = How { write: true, ..How::reading(globals, args.common.force, args.switches.switches) };
+    let how = OpenHow { write: true, ..OpenHow::reading(globals, args.common.force, args.switches.switches) };
     let mut volumes = Volumes::default();
     let volume = volumes.get(dest, &how)?;
     let into = volume.metadata(dest.inner()).is_ok_and(|found| found.kind == FileKind::Directory);
@@ -232,7 +232,7 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
     }
     let owner = owner();
     let onto = if args.in_place { Onto::InPlace } else { Onto::Replaced };
-    let (mut troubles, mut verbose) = (globals.troubles(), Verbose::new(args, globals));
+    let (mut failures, mut verbose) = (globals.failures(), Verbose::new(args, globals));
     for source in sources {
         let name = Path::new(source).file_name().filter(|_| into);
         let path = name.map_or_else(|| dest.path.clone(), |name| dest.inside(name.as_bytes()));
@@ -245,12 +245,12 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
             libc::ENOSPC if replaces => told(error, |_dest| named.clone()).with(IN_PLACE),
             _ => told(error, |_dest| named.clone()),
         });
-        troubles.one_of(sources.len(), done)?;
+        failures.one_of(sources.len(), done)?;
     }
     drop(volume);
     volumes.close()?;
     verbose.finish()?;
-    troubles.finish()
+    failures.finish()
 }
 
 /// What stands for standard input.

@@ -2,7 +2,7 @@
 
 use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
-use crate::open::{How, device};
+use crate::open::{OpenHow, device};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonBytes};
 use clap::{ArgAction, Args, ValueHint};
@@ -51,15 +51,15 @@ struct JsonSpace<'a> {
 /// Runs it.
 pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
     let specs = args.devices.iter().map(|argument| device(argument)).collect::<Result<Vec<_>, _>>()?;
-    let how = How::reading(globals, args.common.force, Switches::ON);
-    let mut troubles = globals.troubles();
+    let how = OpenHow::reading(globals, args.common.force, Switches::ON);
+    let mut failures = globals.failures();
     let mut out = Out::new();
     let mut list = Elements::new(globals.json && specs.len() > 1);
     let mut table = Table::new(args);
     for (argument, spec) in args.devices.iter().zip(&specs) {
         let at = |error| CliError::at(argument, error);
         let space = how.open_volume(spec).and_then(|volume| volume.statfs()).map_err(at);
-        let Some(space) = troubles.one_of(specs.len(), space)? else { continue };
+        let Some(space) = failures.one_of(specs.len(), space)? else { continue };
         if globals.json {
             list.element(&mut out, &JsonSpace::new(JsonBytes::argument(argument, specs.len()), &space))?;
         } else {
@@ -68,7 +68,7 @@ pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
     }
     list.end(&mut out)?;
     out.finish()?;
-    troubles.finish()
+    failures.finish()
 }
 
 impl<'a> JsonSpace<'a> {

@@ -2,8 +2,8 @@
 
 use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
-use crate::error::{CliError, Troubles};
-use crate::open::{How, Operand};
+use crate::error::{CliError, Failures};
+use crate::open::{OpenHow, Operand};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonBytes};
 use clap::{ArgAction, Args, ValueHint};
@@ -74,14 +74,14 @@ struct Adder<'a> {
     levels: Vec<Level>,
     /// Files with several names that were counted, by volume.
     counted: HashSet<(usize, Ino)>,
-    troubles: Troubles<'a>,
+    failures: Failures<'a>,
 }
 
 /// Runs it.
 pub fn run(args: &DuArgs, globals: &Globals) -> Result<(), CliError> {
     let operands = Operand::all(&args.operands)?;
     let Some(operand) = operands.first() else { return Ok(()) };
-    let how = How::walking(globals, args.common.force, Switches::ON);
+    let how = OpenHow::walking(globals, args.common.force, Switches::ON);
     let mut volumes = Volumes::default();
     let mut adder = Adder {
         args,
@@ -93,19 +93,19 @@ pub fn run(args: &DuArgs, globals: &Globals) -> Result<(), CliError> {
         depth: if args.summarize { 0 } else { args.depth.unwrap_or(u32::MAX) },
         levels: Vec::new(),
         counted: HashSet::new(),
-        troubles: globals.troubles(),
+        failures: globals.failures(),
     };
     for operand in &operands {
         adder.operand = operand;
         let added = adder.add_up(&mut volumes, &how);
-        adder.troubles.one_of(operands.len(), added)?;
+        adder.failures.one_of(operands.len(), added)?;
     }
     adder.finish()
 }
 
 impl Adder<'_> {
     /// One operand with everything below.
-    fn add_up(&mut self, volumes: &mut Volumes, how: &How<'_>) -> Result<(), CliError> {
+    fn add_up(&mut self, volumes: &mut Volumes, how: &OpenHow<'_>) -> Result<(), CliError> {
         let (number, volume) = volumes.numbered(self.operand, how)?;
         self.volume = number;
         self.levels.clear();
@@ -116,7 +116,7 @@ impl Adder<'_> {
             match told {
                 Ok(entry) => self.entry(&entry)?,
                 Err(error) => {
-                    self.troubles.tell(&CliError::at(&self.operand.below(&error.shown()), error.error));
+                    self.failures.tell(&CliError::at(&self.operand.below(&error.shown()), error.error));
                 }
             }
         }
@@ -181,6 +181,6 @@ impl Adder<'_> {
     fn finish(mut self) -> Result<(), CliError> {
         self.list.end(&mut self.out)?;
         self.out.finish()?;
-        self.troubles.finish()
+        self.failures.finish()
     }
 }

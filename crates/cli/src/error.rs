@@ -211,16 +211,16 @@ pub fn warn(command: &str, json: bool, path: &str, message: &str) {
 }
 
 /// Failures that do not end the command: each is told when it happens, and the status remembers.
-pub struct Troubles<'g> {
+pub struct Failures<'g> {
     command: &'g str,
     json: bool,
     any: bool,
 }
 
-impl<'g> Troubles<'g> {
+impl<'g> Failures<'g> {
     /// Of this command.
     pub fn new(command: &'g str, json: bool) -> Self {
-        Troubles { command, json, any: false }
+        Failures { command, json, any: false }
     }
 
     /// Tells one.

@@ -2,7 +2,7 @@
 
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::CliError;
-use crate::open::{How, Operand};
+use crate::open::{OpenHow, Operand};
 use crate::out::Out;
 use crate::text;
 use clap::{ArgGroup, Args, ValueHint};
@@ -91,7 +91,7 @@ pub fn run(args: &ExplainArgs, globals: &Globals) -> Result<(), CliError> {
         return Err(CliError::usage("a request of 0 bytes does nothing"));
     }
     // Nothing is written, so the volume need not be writable: the plan is that of a writable one.
-    let volume = operand.volume(&How::reading(globals, args.common.force, args.switches.switches))?;
+    let volume = operand.volume(&OpenHow::reading(globals, args.common.force, args.switches.switches))?;
     let file = operand.file(&volume)?;
     let sync = match (args.sync, args.dsync) {
         (true, _) => Sync::All,

@@ -4,7 +4,7 @@ mod lines;
 
 use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
-use crate::open::{How, device};
+use crate::open::{OpenHow, device};
 use crate::out::Out;
 use crate::text;
 use clap::{Args, ValueHint};
@@ -244,14 +244,14 @@ pub struct Replayed {
 /// Runs it.
 pub fn run(args: &InfoArgs, globals: &Globals) -> Result<(), CliError> {
     let spec = device(&args.device)?;
-    let how = How::reading(globals, args.common.force, Switches::ON);
+    let how = OpenHow::reading(globals, args.common.force, Switches::ON);
     let at = |error: Error| CliError::at(&args.device, error);
     let device = how.open_device(&spec).map_err(at)?;
     let (volume, refusal) = match how.open_on(device.clone()) {
         Ok(volume) => (Some(volume), None),
         // We hold the device, so it is multi-mount protection that refuses. Looking may pass over that.
         Err(error @ Error::InUse(_)) => {
-            (How { force: true, ..how }.open_on(device.clone()).ok(), Some(error))
+            (OpenHow { force: true, ..how }.open_on(device.clone()).ok(), Some(error))
         }
         Err(error) => (None, Some(error)),
     };

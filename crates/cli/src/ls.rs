@@ -3,7 +3,7 @@
 use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
 use crate::error::CliError;
-use crate::open::{How, Operand};
+use crate::open::{OpenHow, Operand};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonBytes, JsonTime};
 use clap::{Args, ValueHint};
@@ -180,8 +180,8 @@ struct Listing<'a> {
 /// Runs it.
 pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
     let operands = Operand::all(&args.operands)?;
-    let how = How::reading(globals, args.common.force, Switches::ON);
-    let (mut volumes, mut troubles) = (Volumes::default(), globals.troubles());
+    let how = OpenHow::reading(globals, args.common.force, Switches::ON);
+    let (mut volumes, mut failures) = (Volumes::default(), globals.failures());
     let mut listing = Listing {
         args,
         json: globals.json,
@@ -194,7 +194,7 @@ pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
     let (mut files, mut directories) = (Vec::new(), Vec::new());
     for (number, operand) in operands.iter().enumerate() {
         let found = volumes.get(operand, &how).and_then(|volume| look(args, number, operand, volume));
-        let found = troubles.one_of(operands.len(), found)?;
+        let found = failures.one_of(operands.len(), found)?;
         listing.places.push(found.map(|(volume, row)| {
             let inside = !args.directory && row.kind() == Some(FileKind::Directory);
             if inside {
@@ -213,16 +213,16 @@ pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
     listing.print(b"", &files, inodes)?;
     for row in directories {
         let listed = listing.tree(row.operand, row.ino);
-        troubles.one_of(operands.len(), listed)?;
+        failures.one_of(operands.len(), listed)?;
     }
     for (place, operand) in listing.places.into_iter().zip(&operands) {
         if let Some(Err(error)) = place.map(|place| place.trouble.result(operand)) {
-            troubles.tell(&error);
+            failures.tell(&error);
         }
     }
     listing.list.end(&mut listing.out)?;
     listing.out.finish()?;
-    troubles.finish()
+    failures.finish()
 }
 
 /// What an argument names.

@@ -2,7 +2,7 @@
 
 use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
-use crate::open::{How, Operand};
+use crate::open::{OpenHow, Operand};
 use crate::out::{Elements, Out};
 use crate::svg;
 use clap::{Args, ValueHint};
@@ -52,7 +52,7 @@ impl From<&Piece> for JsonPiece {
 /// Runs it.
 pub fn run(args: &MapArgs, globals: &Globals) -> Result<(), CliError> {
     let operand = Operand::parse(&args.operand)?;
-    let volume = operand.volume(&How::reading(globals, args.common.force, Switches::ON))?;
+    let volume = operand.volume(&OpenHow::reading(globals, args.common.force, Switches::ON))?;
     let file = operand.file(&volume)?;
     let pieces = extents(&operand, &file, args.holes)?;
     if let Some(path) = &args.svg {

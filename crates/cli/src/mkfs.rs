@@ -3,7 +3,7 @@
 use crate::args::{Globals, JsonArgs};
 use crate::error::{self, CliError};
 use crate::mkfs_missing::Missing;
-use crate::open::{How, device};
+use crate::open::{OpenHow, device};
 use crate::out::Out;
 use crate::text;
 use clap::{Args, ValueEnum, ValueHint};
@@ -178,7 +178,7 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
         (dry_run(args, &spec, &options, globals)?, false)
     } else {
         let image = Image::create(&spec, args.size).map_err(failed)?;
-        let how = How { write: true, ..How::reading(globals, false, Switches::ON) };
+        let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
         let opened = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
         let made = mkfs::format(&*opened, &options).map_err(failed)?;
         let created = image.is_new();
@@ -221,7 +221,7 @@ fn dry_run(
     let geometry = match Image::would_be(spec, args.size).map_err(failed)? {
         Some(geometry) => geometry,
         None => {
-            let how = How::reading(globals, true, Switches::ON);
+            let how = OpenHow::reading(globals, true, Switches::ON);
             how.open_device(spec).map_err(|error| CliError::at(&args.device, error))?.geometry()
         }
     };

@@ -103,7 +103,7 @@ impl Operand {
     }
 
     /// Opens the volume.
-    pub fn volume(&self, how: &How<'_>) -> Result<Volume, CliError> {
+    pub fn volume(&self, how: &OpenHow<'_>) -> Result<Volume, CliError> {
         how.open_volume(&self.spec).map_err(|error| self.error(error))
     }
 
@@ -161,7 +161,7 @@ fn target(argument: &OsStr) -> Result<Target, CliError> {
 
 /// How volumes of this command are opened.
 #[derive(Clone, Copy)]
-pub struct How<'g> {
+pub struct OpenHow<'g> {
     /// For overwriting.
     pub write: bool,
     /// Read although somebody else uses the device.
@@ -177,15 +177,15 @@ pub struct How<'g> {
 /// Enough for a walk, which needs no block twice.
 const WALK_BUDGET: u64 = 16 << 20;
 
-impl<'g> How<'g> {
+impl<'g> OpenHow<'g> {
     /// Read only.
     pub fn reading(globals: &'g Globals, force: bool, switches: Switches) -> Self {
-        How { write: false, force, switches, globals, metadata_budget: None }
+        OpenHow { write: false, force, switches, globals, metadata_budget: None }
     }
 
     /// Read only, for walking over a whole tree.
     pub fn walking(globals: &'g Globals, force: bool, switches: Switches) -> Self {
-        How { metadata_budget: Some(WALK_BUDGET), ..Self::reading(globals, force, switches) }
+        OpenHow { metadata_budget: Some(WALK_BUDGET), ..Self::reading(globals, force, switches) }
     }
 
     /// Opens the volume on `spec`: every command comes through here. A tracer lies between the volume and the device,

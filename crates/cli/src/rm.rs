@@ -3,7 +3,7 @@
 use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
 use crate::error::CliError;
-use crate::open::{How, Operand};
+use crate::open::{OpenHow, Operand};
 use clap::{Args, ValueHint};
 use std::ffi::OsString;
 use uext4::Switches;
@@ -26,17 +26,17 @@ pub struct RmArgs {
 pub fn run(args: &RmArgs, globals: &Globals) -> Result<(), CliError> {
     let operands =
         args.operands.iter().map(|operand| Operand::parse(operand)).collect::<Result<Vec<_>, _>>()?;
-    let how = How { write: true, ..How::reading(globals, args.common.force, Switches::ON) };
+    let how = OpenHow { write: true, ..OpenHow::reading(globals, args.common.force, Switches::ON) };
     let mut volumes = Volumes::default();
-    let mut troubles = globals.troubles();
+    let mut failures = globals.failures();
     for operand in &operands {
         let mut one = || match volumes.get(operand, &how)?.remove_file(operand.inner()) {
             Err(uext4::Error::NotFound) if args.ignore_missing => Ok(()),
             done => done.map_err(|error| operand.error(error)),
         };
         let done = one();
-        troubles.one_of(operands.len(), done)?;
+        failures.one_of(operands.len(), done)?;
     }
     volumes.close()?;
-    troubles.finish()
+    failures.finish()
 }

@@ -5,7 +5,7 @@ mod format;
 use crate::args::{CommonArgs, Globals};
 use crate::cat::Volumes;
 use crate::error::CliError;
-use crate::open::{How, Operand};
+use crate::open::{OpenHow, Operand};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonBytes, JsonTime};
 use clap::{Args, ValueHint};
@@ -71,13 +71,13 @@ struct JsonNamed<'a> {
 /// Runs it.
 pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
     let operands = Operand::all(&args.operands)?;
-    let how = How::reading(globals, args.common.force, Switches::ON);
-    let (mut volumes, mut troubles) = (Volumes::default(), globals.troubles());
+    let how = OpenHow::reading(globals, args.common.force, Switches::ON);
+    let (mut volumes, mut failures) = (Volumes::default(), globals.failures());
     let mut out = Out::new();
     let mut list = Elements::new(globals.json && operands.len() > 1);
     for operand in &operands {
         let found = find(operand, args.follow, &mut volumes, &how);
-        let Some((metadata, target)) = troubles.one_of(operands.len(), found)? else { continue };
+        let Some((metadata, target)) = failures.one_of(operands.len(), found)? else { continue };
         if let Some(format) = &args.format {
             format.print(&mut out, operand.argument.as_bytes(), &metadata, target.as_deref())?;
         } else if globals.json {
@@ -90,7 +90,7 @@ pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
     }
     list.end(&mut out)?;
     out.finish()?;
-    troubles.finish()
+    failures.finish()
 }
 
 /// The attributes of an operand, and what it points at if it is a symbolic link.
@@ -98,7 +98,7 @@ fn find(
     operand: &Operand,
     follow: bool,
     volumes: &mut Volumes,
-    how: &How<'_>,
+    how: &OpenHow<'_>,
 ) -> Result<(Metadata, Option<Vec<u8>>), CliError> {
     let volume = volumes.get(operand, how)?;
     let ino = volume.resolve(operand.inner(), follow).map_err(|error| operand.error(error))?;

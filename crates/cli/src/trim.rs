@@ -2,7 +2,7 @@
 
 use crate::args::{Globals, JsonArgs};
 use crate::error::CliError;
-use crate::open::{How, device};
+use crate::open::{OpenHow, device};
 use crate::out::Out;
 use crate::text::{self, parse_size};
 use clap::{Args, ValueHint};
@@ -44,7 +44,7 @@ struct JsonTrimmed {
 pub fn run(args: &TrimArgs, globals: &Globals) -> Result<(), CliError> {
     let spec = device(&args.device)?;
     let at = |error| CliError::at(&args.device, error);
-    let how = How { write: true, ..How::reading(globals, false, Switches::ON) };
+    let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
     let volume = how.open_volume(&spec).map_err(at)?;
     let end = args.length.map_or(u64::MAX, |length| args.offset.saturating_add(length));
     let trimmed = volume.trim(args.offset..end, args.minimum);

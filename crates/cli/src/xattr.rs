@@ -2,7 +2,7 @@
 
 use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
-use crate::open::{How, Operand};
+use crate::open::{OpenHow, Operand};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonBytes};
 use clap::{Args, ValueHint};
@@ -64,7 +64,7 @@ struct Xattr {
 /// Runs it.
 pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     let operand = Operand::parse_or_root(&args.operand)?;
-    let volume = operand.volume(&How::reading(globals, args.common.force, Switches::ON))?;
+    let volume = operand.volume(&OpenHow::reading(globals, args.common.force, Switches::ON))?;
     let at = |error: uext4::Error| operand.error(error);
     let ino = volume.resolve(operand.inner(), !args.no_dereference).map_err(at)?;
     let mut out = Out::new();
@@ -86,13 +86,13 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     }
     // One at a time: all values of a hostile file together could be larger than memory. What cannot be read hides
     // nothing of the others.
-    let mut troubles = globals.troubles();
+    let mut failures = globals.failures();
     let mut list = Elements::new(globals.json);
     for name in names {
         let name = match name {
             Ok(name) => name,
             Err(damage) => {
-                troubles.tell(&operand.error(damage));
+                failures.tell(&operand.error(damage));
                 continue;
             }
         };
@@ -103,7 +103,7 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
             Err(error) => (None, Some(error)),
         };
         if let Some(fault) = fault {
-            troubles.tell(&operand.error(fault).about_attribute(name.as_bytes()));
+            failures.tell(&operand.error(fault).about_attribute(name.as_bytes()));
         }
         let Some(xattr) = xattr else { continue };
         if globals.json {
@@ -114,7 +114,7 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     }
     list.end(&mut out)?;
     out.finish()?;
-    troubles.finish()
+    failures.finish()
 }
 
 /// An attribute, and what is wrong with it though its bytes could be read.

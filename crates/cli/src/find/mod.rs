@@ -8,8 +8,8 @@ pub use args::FindArgs;
 
 use crate::args::Globals;
 use crate::cat::Volumes;
-use crate::error::{CliError, Troubles};
-use crate::open::{How, Operand};
+use crate::error::{CliError, Failures};
+use crate::open::{OpenHow, Operand};
 use crate::out::{Elements, Out};
 use crate::text::{self, JsonBytes, JsonTime};
 use conditions::Conditions;
@@ -42,7 +42,7 @@ struct Finder<'a> {
     conditions: Conditions<'a>,
     out: Out,
     list: Elements,
-    troubles: Troubles<'a>,
+    failures: Failures<'a>,
     /// The path of the current entry inside the volume, and the length of the operand's own path in it.
     path: Vec<u8>,
     prefix: usize,
@@ -52,7 +52,7 @@ struct Finder<'a> {
 pub fn run(args: &FindArgs, globals: &Globals) -> Result<(), CliError> {
     let operands = Operand::all(&args.operands)?;
     let Some(operand) = operands.first() else { return Ok(()) };
-    let how = How::walking(globals, args.common.force, Switches::ON);
+    let how = OpenHow::walking(globals, args.common.force, Switches::ON);
     let mut volumes = Volumes::default();
     let mut finder = Finder {
         args,
@@ -61,14 +61,14 @@ pub fn run(args: &FindArgs, globals: &Globals) -> Result<(), CliError> {
         conditions: Conditions::new(args),
         out: Out::new(),
         list: Elements::new(globals.json),
-        troubles: globals.troubles(),
+        failures: globals.failures(),
         prefix: 0,
         path: Vec::new(),
     };
     for operand in &operands {
         finder.operand = operand;
         let walked = volumes.get(operand, &how).and_then(|volume| finder.walk(&volume));
-        finder.troubles.one_of(operands.len(), walked)?;
+        finder.failures.one_of(operands.len(), walked)?;
     }
     finder.finish()
 }
@@ -94,7 +94,7 @@ impl Finder<'_> {
     }
 
     fn trouble(&mut self, relative: &[u8], error: uext4::Error) {
-        self.troubles.tell(&CliError::at(&self.operand.below(relative), error));
+        self.failures.tell(&CliError::at(&self.operand.below(relative), error));
     }
 
     fn entry(&mut self, volume: &Volume, entry: &WalkEntry<'_>) -> Result<(), CliError> {
@@ -184,7 +184,7 @@ impl Finder<'_> {
     fn finish(mut self) -> Result<(), CliError> {
         self.list.end(&mut self.out)?;
         self.out.finish()?;
-        self.troubles.finish()
+        self.failures.finish()
     }
 }
 

@@ -9,7 +9,7 @@ mod vectors;
 
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::CliError;
-use crate::open::{How, Operand, creating};
+use crate::open::{OpenHow, Operand, creating};
 use clap::{Args, ValueHint};
 use language::{Command, parse};
 use run::Session;
@@ -67,8 +67,8 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     let asked = args.create || args.truncate || commands.iter().any(writes);
     let write = !args.read_only && (interactive && !operand.spec.options.read_only || asked);
     // For overwriting, of what nobody else uses.
-    let how = How::reading(globals, args.common.force && !write, args.switches.switches);
-    let volume = operand.volume(&How { write: write || args.create, ..how })?;
+    let how = OpenHow::reading(globals, args.common.force && !write, args.switches.switches);
+    let volume = operand.volume(&OpenHow { write: write || args.create, ..how })?;
     let options = OpenOptions::new().read(true).write(write).truncate(args.truncate);
     let file = open(args, &operand, &volume, options)?;
     let mut session = Session::new(&operand, &volume, file, write, globals.json);
