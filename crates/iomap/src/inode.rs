@@ -125,10 +125,10 @@ impl InodeState {
         (tid != 0 && tid > self.committed.load(Ordering::Acquire)).then_some(tid)
     }
 
-    /// Marks the inode datasync-dirty in transaction `tid` (never 0), in the step that changes extents or
-    /// size, inside the transaction's handle, and **before** the changed map is published: whoever sees a converted
-    /// extent must also see that its conversion is not durable yet, or an `O_DSYNC` write over it would take FUA for
-    /// enough.
+    /// Marks the inode datasync-dirty in transaction `tid` (never 0). Call it in the step that changes extents or size,
+    /// inside the transaction's handle, and **before** the changed map is published: a reader that sees a converted
+    /// extent must also see that its conversion is not durable yet, or an `O_DSYNC` write over it would rely on FUA
+    /// alone.
     pub fn set_datasync_tid(&self, tid: u64) {
         self.set_sync_tid(tid);
         self.datasync_tid.fetch_max(tid, Ordering::AcqRel);

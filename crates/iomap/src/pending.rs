@@ -147,7 +147,7 @@ mod tests {
         let batch = pending.take_batch().unwrap();
         assert_eq!(batch.ranges(), slice::from_ref(&(20..21)));
         assert!(pending.meets(&(20..21)), "while it is converted");
-        assert_eq!(pending.take_batch(), None, "somebody else has it");
+        assert_eq!(pending.take_batch(), None, "the batch is taken already");
         pending.finish(batch);
         assert!(!pending.meets(&(0..u64::MAX)));
     }

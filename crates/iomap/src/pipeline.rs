@@ -1,8 +1,8 @@
-//! The one way of all requests that are not on a short path: map, view, decide, then execute and complete.
+//! The path of all requests that do not take a short path: map, view, decide, then execute and complete.
 //!
-//! Here is what executing has in common, whoever does it: the pieces of a range, the decision, the count of routes, and
-//! the blocks that a write takes before its data is sent and hands on when it is complete. Who waits for one carries
-//! it out in [`crate::sync_io`]'s `carry.rs`, a queue sends it in [`crate::queue`].
+//! This file has what all executors share: the pieces of a range, the decision, the route counters, and the blocks that
+//! a write takes before its data is sent and hands over for conversion afterwards. Synchronous calls are executed in
+//! [`crate::sync_io`]'s `carry.rs`, a queue sends it in [`crate::queue`].
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -17,8 +17,8 @@ use crate::write_plan::{is_subblock, plan_write_of};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Whether the journal's part in the mapping of a write is still due. Each write has it once, however often it is
-/// looked at.
+/// Whether the journal handle around the mapping of a write is still due. It is started once per write, however often
+/// the write is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mapping {
     Due,
@@ -41,7 +41,7 @@ impl<F: FileSystem> Engine<F> {
         self.visit(file, || self.load_pieces(file, range, pieces))
     }
 
-    /// Looks at a file inside the gate. Who only looks does not come to own it.
+    /// Runs `look` inside the gate of a file, as a visit: the caller does not stay the gate's owner.
     pub(crate) fn visit<T>(
         &self,
         file: &OpenFile<F>,
@@ -54,8 +54,8 @@ impl<F: FileSystem> Engine<F> {
         seen
     }
 
-    /// Pieces of `range`, or its first ones if there are more than [`crate::PIECES_MAX`], loading what is unknown.
-    /// Call inside the gate: what is written stays so until it is left.
+    /// Pieces of `range`, or its first ones if there are more than [`crate::PIECES_MAX`], loading unknown mappings.
+    /// Call inside the gate: written blocks stay written until it is left.
     pub(crate) fn load_pieces(
         &self,
         file: &OpenFile<F>,
@@ -71,12 +71,12 @@ impl<F: FileSystem> Engine<F> {
         let mut known = state.map.pieces(range, bits, pieces);
         while let Err(pos) = known {
             self.counters.bump(Counter::MapLoads);
-            // Each load is a step forward, however little of a map is kept at a time.
+            // Each load makes progress, however little of the map is kept in memory.
             let loaded = self.fs.map(&file.inode, pos)?;
             let rest = |pos| Range { pos, length: range.end() - pos };
             known = match loaded.pieces(rest(pos), bits, pieces) {
                 Err(next) if next <= pos => return Err(Error::MapUnknown(pos).into()),
-                // What was loaded ends here; the published map may know more.
+                // The loaded snapshot ends here; the published map may know more.
                 Err(next) => state.map.pieces(rest(next), bits, pieces),
                 Ok(()) => Ok(()),
             };
@@ -99,7 +99,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
-    /// Calls `each` for all pieces of `range`, in order, loading what is unknown.
+    /// Calls `each` for all pieces of `range`, in order, loading unknown mappings.
     pub(crate) fn for_each_piece(
         &self,
         file: &OpenFile<F>,
@@ -118,9 +118,9 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
-    /// Maps, then views, then plans a write, inside the gate. Refuses what needs more than the file system can do,
-    /// before anything is sent, and with `nowait` what would have to wait. The decision holds until the gate is left;
-    /// that of an overwrite holds even if others convert meanwhile: blocks only become written.
+    /// Maps, then views, then plans a write, inside the gate. Before anything is sent, refuses writes that need a
+    /// change the file system cannot make, and with `nowait` writes that would have to wait. The plan holds until the
+    /// gate is left; the plan of an overwrite holds even if others convert blocks, since blocks only become written.
     pub(crate) fn decide(
         &self,
         file: &OpenFile<F>,
@@ -145,8 +145,8 @@ impl<F: FileSystem> Engine<F> {
             self.fs.stop_mapping(handle)?;
         }
         mapped?;
-        // The mapping first, then the view: whoever sees a converted block must also see that its conversion is not
-        // durable yet (`InodeState::set_datasync_tid`).
+        // Load the mapping before the view: a reader that sees a converted block must also see that its conversion is
+        // not durable yet (`InodeState::set_datasync_tid`).
         let view = file.state().view();
         if let Some(needs) = needs_allocation(request.range, &view, &summary)
             && let Err(refused) = self.fs.check_allocates(&file.inode, needs)
@@ -167,7 +167,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(plan)
     }
 
-    /// Views, plans and counts a read that goes piece by piece, inside the gate.
+    /// Views, plans and counts a read that is done piece by piece, inside the gate.
     pub(crate) fn decide_read(&self, file: &OpenFile<F>, range: Range, bounced: bool) -> Plan {
         let request = Request { range, sync: Sync::None, bounced, queued: false };
         let plan = plan_read(&request, &file.state().view(), &[], &self.capabilities, file.switches);
@@ -185,7 +185,7 @@ impl<F: FileSystem> Engine<F> {
         plan
     }
 
-    /// Counts the route of a write on a line of the caller's. `exclusive`: how it holds the gate.
+    /// Counts the route of a write on the caller's line. `exclusive`: how it holds the gate.
     #[inline(always)]
     pub(crate) fn count_write<R: Routing>(
         &self,
@@ -219,11 +219,11 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// Takes what a planned write needs before its data is sent: blocks for its holes, and the right to fill those that
-    /// are unwritten, if there are any.
+    /// Prepares a planned write before its data is sent: allocates its holes, and reserves the conversion of its
+    /// unwritten blocks, if there are any.
     ///
     /// # Errors
-    /// With `nowait`, [`Error::WouldBlock`] if it had to wait for that.
+    /// With `nowait`, [`Error::WouldBlock`] if that had to wait.
     pub(crate) fn take_blocks(
         &self,
         file: &OpenFile<F>,
@@ -271,7 +271,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(holds)
     }
 
-    /// Converts what writes have filled, each inode's in one handle. An outcome for each, in their order.
+    /// Converts the blocks that writes have filled, one handle per inode. Returns one result per write, in order.
     pub(crate) fn convert(&self, filled: Vec<Fresh<F>>) -> Vec<Result<(), F::Error>> {
         let mut groups: Vec<Vec<Fresh<F>>> = Vec::new();
         let mut known: HashMap<*const F::Inode, usize> = HashMap::new();
@@ -297,11 +297,11 @@ impl<F: FileSystem> Engine<F> {
     }
 }
 
-/// Unwritten blocks that a write is about to fill: among the inode's pending ones, with what their conversion draws on.
-/// Dropped, nobody converts them: they read as zeros.
+/// Unwritten blocks that a write is about to fill: registered as pending in the inode, with the reserve for their
+/// conversion. If dropped, they are not converted and read as zeros.
 pub(crate) struct Fresh<F: FileSystem> {
     inode: Arc<F::Inode>,
-    /// Until they are handed on.
+    /// `None` once handed over.
     pending: Option<Pending>,
     reserve: Option<F::Reserve>,
 }
@@ -314,7 +314,7 @@ impl<F: FileSystem> Drop for Fresh<F> {
     }
 }
 
-/// Blocks of one inode whose data is complete, while they are converted. Dropped, they are pending no more.
+/// Blocks of one inode whose data is complete, during their conversion. Dropping it removes them from the pending set.
 pub(crate) struct Filled<F: FileSystem> {
     inode: Arc<F::Inode>,
     batch: Option<Batch>,
@@ -322,7 +322,7 @@ pub(crate) struct Filled<F: FileSystem> {
 }
 
 impl<F: FileSystem> Filled<F> {
-    /// What writes of one inode have filled. `None` if there are none.
+    /// Collects the blocks that writes of one inode have filled. `None` if there are none.
     pub(crate) fn of(mut group: Vec<Fresh<F>>) -> Option<Self> {
         let inode = group.first()?.inode.clone();
         let reserves = group.iter_mut().filter_map(|fresh| fresh.reserve.take()).collect();
@@ -332,7 +332,7 @@ impl<F: FileSystem> Filled<F> {
                 writer.pending().complete(pending);
             }
         }
-        // Under the same lock: nobody else takes them.
+        // Under the same lock, so that no other thread takes them.
         let batch = writer.pending().take_batch();
         drop(writer);
         Some(Filled { inode, batch, reserves })

@@ -12,7 +12,7 @@ use uext4_blockdev::Capabilities;
 /// The size in the on-disk inode (`i_disksize`), in bytes, and whether the file has privileges that the next write
 /// takes away: set-user-id, set-group-id, capabilities.
 ///
-/// One number for both: overwrites ask for the size anyway, so that they pay nothing for the second question.
+/// One number holds both: overwrites check the size anyway, so the second check is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSize(i64);
 
@@ -36,7 +36,7 @@ impl DiskSize {
         self.0 < 0
     }
 
-    /// Bytes that can be overwritten without any change of the inode.
+    /// Bytes that can be overwritten without changing the inode.
     #[inline(always)]
     pub const fn plain(self) -> u64 {
         if self.0 < 0 { 0 } else { self.0 as u64 }
@@ -52,7 +52,7 @@ impl DiskSize {
     }
 }
 
-/// What a decision needs to know of the inode. All in bytes.
+/// What a plan needs to know about the inode. All in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
     /// Size that users see (`i_size`).
@@ -61,7 +61,7 @@ pub struct View {
     pub disk_size: DiskSize,
     /// log2 of the file-system block size.
     pub block_bits: u32,
-    /// Extent or size changes wait in a transaction that is not yet committed.
+    /// Extent or size changes are in a transaction that is not committed yet.
     pub datasync_dirty: bool,
     /// Kind of its map.
     pub kind: MapKind,
@@ -74,13 +74,13 @@ impl View {
         1 << self.block_bits
     }
 
-    /// The end of the block that holds the last byte of the file. What lies behind is invisible until the size moves.
+    /// The end of the block that holds the last byte of the file. Blocks past it are invisible until the size moves.
     #[inline]
     pub(crate) fn end_of_blocks(&self) -> u64 {
         self.size.next_multiple_of(self.block_size())
     }
 
-    /// Whether a write of `range` needs a new size, here or on disk.
+    /// Whether a write of `range` needs a new size, in memory or on disk.
     #[inline(always)]
     pub(crate) fn is_extended_by(&self, range: Range) -> bool {
         range.end() > self.size || range.end() > self.disk_size.bytes()
@@ -94,7 +94,7 @@ impl View {
     }
 }
 
-/// Durability that the caller asks of a write.
+/// The durability requested for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Sync {
     /// None: durable after a later sync.
@@ -114,16 +114,16 @@ bitflags::bitflags! {
         const DSYNC = 1;
         /// As `O_SYNC`: all metadata too.
         const SYNC = 2;
-        /// `WouldBlock` instead of waiting for the gate, a drain, a lock of the map, an allocation, room in the journal
-        /// or metadata that is not in memory: decided before anything is sent. A write of one device request of up to
-        /// 128 KiB does not wait for room in the device either, if that can tell: nothing was written then. What
-        /// `DSYNC` and `SYNC` ask is waited for.
+        /// `WouldBlock` instead of waiting for the gate, a drain, a lock of the map, an allocation, log space or
+        /// metadata that is not in memory; decided before anything is sent. A write of one device request of up to 128
+        /// KiB does not wait for room in the device queue either, if the device can report that; nothing was written
+        /// then. The commit and flush for `DSYNC` and `SYNC` are waited for.
         const NOWAIT = 4;
     }
 }
 
 impl WriteFlags {
-    /// The durability asked.
+    /// The durability that the flags ask for.
     #[inline]
     pub fn sync(self) -> Sync {
         if self.contains(WriteFlags::SYNC) {
@@ -140,34 +140,34 @@ bitflags::bitflags! {
     /// Flags of one read.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
     pub struct ReadFlags: u8 {
-        /// `WouldBlock` instead of waiting for the gate, a map that is not loaded, or room in the device: queued reads
-        /// of any shape and synchronous ones of one device request, as far as their requests have up to 128 KiB and
-        /// the device can tell.
+        /// `WouldBlock` instead of waiting for the gate, for a mapping that is not loaded, or for room in the device
+        /// queue. The last applies to device requests of up to 128 KiB on devices that can report it, in queued reads
+        /// and in synchronous reads of one device request.
         const NOWAIT = 1;
     }
 }
 
-/// A request, as far as decisions care.
+/// A request, as far as plans depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Bytes of the file.
     pub range: Range,
-    /// Durability asked of a write.
+    /// Durability requested for a write.
     pub sync: Sync,
     /// Not aligned to the device's logical block, or memory not aligned: goes through a bounce buffer.
     pub bounced: bool,
-    /// It is a queue's: its caller does not wait for it.
+    /// Queued: the caller does not wait for it.
     pub queued: bool,
 }
 
-/// Which way a request takes.
+/// The route of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Route {
     /// One written mapping inside the size: preset slot, one look-up, one device request.
     SimpleRead,
     /// Several mappings, zeros to fill in, or the end of the file.
     GeneralRead,
-    /// At or behind the end of the file: nothing to read.
+    /// At or past the end of the file: nothing to read.
     PastEnd,
     /// Served by the file system from the inode: no mapping, no device request.
     InlineRead,
@@ -183,18 +183,18 @@ pub enum Route {
     BouncedOverwrite,
     /// A write that needs allocation, conversion or a new size.
     Allocate,
-    /// The same into mapped memory. Blocks without data in front of the end of the file are zeroed and converted before
-    /// the copy. Blocks behind it are invisible until the size moves: they are not zeroed, and are converted in the
-    /// handle that moves the size.
+    /// The same into mapped memory. Blocks without data below the end of the file are zeroed and converted before the
+    /// copy. Blocks past it are invisible until the size moves: they are not zeroed, and are converted in the handle
+    /// that moves the size.
     DaxAllocate,
 }
 
 /// How the gate is held during mapping and submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GateMode {
-    /// With others.
+    /// Shared with others.
     Shared,
-    /// Alone.
+    /// Held alone.
     Exclusive,
 }
 
@@ -203,36 +203,36 @@ pub enum GateMode {
 pub enum JournalWork {
     /// No handle at all.
     None,
-    /// A handle around the mapping of a pure overwrite (the plain route: nothing is dirtied). A volume without a
-    /// journal has none: there `explain` says [`JournalWork::None`].
+    /// A handle around the mapping of a pure overwrite (the plain route; it dirties nothing). A volume without a
+    /// journal starts none: there `explain` reports [`JournalWork::None`].
     Handle,
-    /// Convert unwritten extents when the data is complete. No handle is started before.
+    /// Convert unwritten extents once the data is complete. No handle is started before that.
     Convert,
-    /// Allocate blocks before; they are zeroed and written then (maps without an unwritten state).
+    /// Allocate blocks first, zeroed and in the written state (maps without an unwritten state).
     Allocate,
-    /// Allocate unwritten blocks before, convert after.
+    /// Allocate unwritten blocks before the data, convert them after it.
     AllocateConvert,
-    /// Orphan record before, size and orphan removal after, with whatever allocation is needed.
+    /// Orphan record before the data, new size and orphan removal after it, with any allocation needed.
     Extend,
 }
 
-/// Bytes to zero on the device, before the data is sent: around the request in blocks that hold no data yet, and
-/// behind the old end of a file that grows.
+/// Bytes to zero on the device before the data is sent: around the request in blocks that hold no data yet, and past
+/// the old end of a file that grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Edges {
     /// Bytes from the start of the first block to the request.
     pub head: u64,
     /// Bytes from the end of the request to the end of its last block.
     pub tail: u64,
-    /// Bytes from the old size to the end of its block, if that block is a written one: something mapped may have left
+    /// Bytes from the old size to the end of its block, if that block is written: a write through `mmap` may have left
     /// bytes there.
     pub old_tail: u64,
 }
 
-/// How a write becomes as durable as asked.
+/// How a write reaches the requested durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// Nothing was asked.
+    /// No durability was requested.
     None,
     /// Each device write carries FUA; nothing after.
     Fua,
@@ -244,7 +244,7 @@ pub enum Durability {
     Fsync,
 }
 
-/// Whether the caller waits until the request is over.
+/// Whether the caller waits until the request completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Finish {
     /// The gate is left after submission; completion comes later.
@@ -256,17 +256,17 @@ pub enum Finish {
 /// The decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Plan {
-    /// The way.
+    /// The route.
     pub route: Route,
     /// The gate.
     pub gate: GateMode,
-    /// Wait until nothing is in flight before starting.
+    /// Whether to wait until nothing is in flight before starting.
     pub drain: bool,
-    /// Whether the request is counted in flight. A synchronous one that holds the gate alone to its end is not, unless
-    /// `dax-no-dio-count` is off for mapped memory.
+    /// Whether the request is counted in flight. A synchronous request that holds the gate exclusively to its end is
+    /// not, except on mapped memory with `dax-no-dio-count` off.
     pub counted: bool,
-    /// The file has set-user-id, set-group-id or capabilities: a handle of its own takes them away before the data is
-    /// sent, with the gate held alone.
+    /// The file has set-user-id, set-group-id or capabilities: a separate handle clears them before the data is sent,
+    /// with the gate held exclusively.
     pub drops_privileges: bool,
     /// Journal work.
     pub journal: JournalWork,
@@ -279,7 +279,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A read of what lies inside the inode (`size`: bytes of the file): a copy by the file system.
+    /// A read of inline data (`size`: bytes of the file): a copy by the file system.
     pub fn inline_read(range: Range, size: u64) -> Plan {
         let route = if range.pos >= size { Route::PastEnd } else { Route::InlineRead };
         Plan {
@@ -295,8 +295,9 @@ impl Plan {
         }
     }
 
-    /// The place of a piece's data on the device, in bytes. A piece without one is refused: a hole would go to block 0.
-    /// Only allocating writes may go to unwritten blocks: nobody would convert those of others.
+    /// The device position of a piece's data, in bytes. A piece without one is refused: a hole would be written to
+    /// block 0. Only allocating writes may write to unwritten blocks: for other writes the blocks would never be
+    /// converted.
     #[inline(always)]
     pub(crate) fn place(&self, piece: &Piece) -> Result<u64, Error> {
         let fits = match piece.state {
@@ -307,8 +308,8 @@ impl Plan {
         if fits && piece.physical != 0 { Ok(piece.physical) } else { Err(Error::NotWritten(piece.logical)) }
     }
 
-    /// Whether a write of this plan waits: for the gate alone, a drain, blocks, or the handle of a conversion. A queue
-    /// does not wait for the latter: it converts when the data is complete.
+    /// Whether a write with this plan waits: for the exclusive gate, a drain, an allocation, or the handle of a
+    /// conversion. A queue does not wait for the last: it converts after the data is complete.
     pub(crate) fn waits(&self) -> bool {
         let handle = match self.journal {
             JournalWork::None | JournalWork::Handle => false,
@@ -318,7 +319,7 @@ impl Plan {
         handle || self.gate == GateMode::Exclusive
     }
 
-    /// A write to what lies inside the inode: a change of the inode itself, through the journal.
+    /// A write to inline data: a change of the inode itself, through the journal.
     pub fn inline_write(range: Range, size: u64) -> Plan {
         Plan {
             route: Route::Allocate,
@@ -330,7 +331,7 @@ impl Plan {
     }
 }
 
-/// What the pieces of a request are made of, however many there are.
+/// Totals over the pieces of a request, however many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// Every byte is written.
@@ -339,7 +340,7 @@ pub struct Summary {
     pub unwritten: u64,
     /// Bytes in holes.
     pub hole: u64,
-    /// States of the first and the last piece: of what holds the request's partial blocks.
+    /// States of the first and the last piece, which hold the request's partial blocks.
     ends: Option<(State, State)>,
 }
 
@@ -353,7 +354,7 @@ impl Summary {
         summary
     }
 
-    /// One piece more.
+    /// Adds one piece.
     pub fn add(&mut self, piece: &Piece) {
         self.ends = Some((self.ends.map_or(piece.state, |(first, _)| first), piece.state));
         match piece.state {
@@ -376,7 +377,7 @@ impl Summary {
     }
 }
 
-/// Whether a synchronous request that shares the gate is counted in flight: a copy from or to mapped memory need not
+/// Whether a synchronous request under the shared gate is counted in flight: a copy from or to mapped memory need not
 /// be.
 #[inline(always)]
 pub(crate) fn counts_copy<R: Routing>(device: &Capabilities, routing: R) -> bool {

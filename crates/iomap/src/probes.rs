@@ -1,11 +1,11 @@
-//! The static tracepoint of decisions (USDT, provider `uext4`). Those of requests are the device's
+//! The static tracepoint of plans (USDT, provider `uext4`). The device has those of requests
 //! (`uext4_blockdev::probes`).
 
 use crate::mapping::Range;
 use crate::plan::{Durability, GateMode, JournalWork, Plan};
 
-/// `plan(write, pos, length, alone, drain, journal, durability)`: how a request goes whose way had to be decided. The
-/// short ways decide nothing. `pos` is the file's; the numbers are below.
+/// `plan(write, pos, length, alone, drain, journal, durability)`: the plan of a request. The short paths make no plan
+/// and do not fire it. `pos` is the position in the file; the other numbers are defined below.
 #[inline(always)]
 pub(crate) fn plan(write: bool, range: Range, plan: &Plan) {
     probe::probe_lazy!(

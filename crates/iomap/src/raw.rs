@@ -1,7 +1,7 @@
 //! A queue straight to the device: the `raw` arm of measurements.
 //!
-//! The same door, slots and buffers as [`crate::IoQueue`], with no gate, no mapping and no accounting, so
-//! that what it is faster by is what the file system costs.
+//! The same door, slots and buffers as [`crate::IoQueue`], without gate, mapping and accounting: the difference between
+//! the two is the cost of the file system.
 
 use crate::door::{Door, slot_of};
 use crate::error::Error;
@@ -76,7 +76,7 @@ impl RawQueue {
         Ok(self.door.submit()?)
     }
 
-    /// Waits for `count` completions (or all, if fewer are in flight) and delivers what is there.
+    /// Waits for `count` completions (or all, if fewer are in flight) and delivers those available.
     pub fn wait(&mut self, count: u32) -> Result<std::vec::Drain<'_, RawCompletion>, Error> {
         self.done.clear();
         let wait = if count == 0 { Wait::No } else { Wait::AtLeast(count) };

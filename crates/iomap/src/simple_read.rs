@@ -5,9 +5,8 @@
 //! route: the general iterator with its request object ([`crate::queue`], `general.rs`; [`crate::sync_io`]
 //! for synchronous calls).
 //!
-//! Legal because the range lies in one written run inside the file's size, checked after this reader was
-//! counted in flight. Unlike the kernel's version the range need not fit one block: one mapping is enough for
-//! one request.
+//! Safe because the range lies in one written run inside the file's size, checked after this reader was counted in
+//! flight. Unlike the kernel's version the range need not fit one block: one mapping is enough for one request.
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -23,7 +22,7 @@ use uext4_blockdev::{Buffer, Op};
 pub struct NotSimple;
 
 impl<F: FileSystem> QueueState<F> {
-    /// Queues a simple read, or gives the buffer back untouched.
+    /// Queues a simple read, or returns the buffer untouched.
     #[inline]
     pub(crate) fn simple_read(
         &mut self,
@@ -71,7 +70,7 @@ impl<F: FileSystem> QueueState<F> {
         let Some(physical) = located else { return Err((NotSimple, attached.withdraw(buffer))) };
         self.slots[number as usize] =
             Slot { tag, pos: physical, length: length as u32, label: Label::read(slot.index) };
-        // All is noted before, so that nothing has to be kept over the call.
+        // Everything is recorded first, so that nothing has to be saved across the call.
         match self.door.send(number, buffer, Op::Read, false, physical) {
             Ok(()) => {
                 F::state(&attached.file.inode).gate.leave(&attached.cell);

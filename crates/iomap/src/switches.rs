@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Which of the five optimisations are on. All are, unless somebody measures.
+/// Which of the five optimisations are on. All are by default; turning one off is for measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Switches {
     /// `overwrite-no-transaction`: writes over written blocks start no handle.
@@ -107,8 +107,8 @@ impl fmt::Display for Switches {
     }
 }
 
-/// How the routes ask for a switch: constants when all are on, fields otherwise. Decisions ask; leaves do
-/// not.
+/// How the routes read a switch: constants when all are on, fields otherwise. Only decisions read switches, not the
+/// leaf functions.
 pub trait Routing: Copy {
     /// The whole setting.
     fn switches(self) -> Switches;

@@ -13,7 +13,7 @@ pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(loom)]
 pub(crate) use model::{Condvar, Mutex, MutexGuard, RwLock};
 
-/// parking_lot's, with a face that loom's can have too.
+/// parking_lot's condition variable, with an interface that loom's can have too.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(parking_lot::Condvar);
@@ -23,7 +23,7 @@ impl Condvar {
     pub(crate) fn new() -> Self {
         Self::default()
     }
-    /// Waits until notified, or for no reason. `_of` is the guard's mutex.
+    /// Waits until notified; may wake spuriously. `_of` is the guard's mutex.
     pub(crate) fn wait<'m, T>(&self, _of: &'m Mutex<T>, mut guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
         self.0.wait(&mut guard);
         guard
@@ -38,8 +38,8 @@ pub(crate) use loom::cell::UnsafeCell;
 
 use std::time::Duration;
 
-/// A cell whose accesses loom can watch: it fails a model in which two of them are not ordered. The same two calls,
-/// without any cost, otherwise.
+/// A cell whose accesses loom can check: a model fails if two of them are not ordered. Without loom, the same two calls
+/// at no cost.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -59,15 +59,15 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Does a `store` to a line that this thread owns, in the order that it is told. It comes before every later load
-/// as far as [`heavy_fence`] is concerned: of a thread that does this and one that stores elsewhere and then calls
+/// Runs `store`, a store to a line that this thread owns, with the ordering passed to it. It is ordered before every
+/// later load with respect to [`heavy_fence`]: of a thread that does this and one that stores elsewhere and then calls
 /// `heavy_fence`, at least one sees the other's store.
 ///
-/// With `membarrier(2)` this is a plain store: the rare side makes every running thread of the process
-/// execute a barrier, so the frequent side needs none, and does not wait for its earlier stores (a whole
-/// copied block, say) to drain. Without it, a store and a fence, which is what the models explore. A
-/// sequentially consistent swap would not do in its place: it is ordered before later loads only if those are
-/// sequentially consistent too, and the owner of a queue only acquires.
+/// With `membarrier(2)` this is a plain store: the rare side makes every running thread of the process execute a
+/// barrier, so the frequent side needs none, and does not wait for its earlier stores (a whole copied block, say) to
+/// drain. Without it, a store and a fence, which is what the models explore. A sequentially consistent swap would not
+/// suffice: it is ordered before later loads only if those are sequentially consistent too, and the owner of a queue
+/// only uses acquire loads.
 #[inline(always)]
 pub(crate) fn store_then_fence(store: impl FnOnce(Ordering)) {
     #[cfg(not(loom))]
@@ -80,7 +80,7 @@ pub(crate) fn store_then_fence(store: impl FnOnce(Ordering)) {
     full_fence();
 }
 
-/// Gives somebody else a chance to finish something short.
+/// Gives another thread a chance to finish something short.
 pub(crate) fn pause() {
     #[cfg(not(loom))]
     std::thread::yield_now();
@@ -103,8 +103,7 @@ thread_local! {
     static HEAVY_FENCES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Barriers of the whole process that the calling thread has asked for, a microsecond or more each: for tests that
-/// count.
+/// Process-wide barriers issued by the calling thread, each a microsecond or more. For tests that count them.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub fn heavy_fences() -> u64 {
@@ -117,18 +116,18 @@ pub(crate) fn prepare_fences() {
     membarrier::register();
 }
 
-/// Which of its two forms the asymmetric fence of gates and queue locks takes in this process.
+/// Which form of asymmetric fence gates and queue locks use in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
     /// Plain stores on the frequent side, `membarrier(2)` on the rare one.
     Membarrier,
-    /// The kernel or a sandbox refuses `membarrier(2)`: a fence after each store on the frequent side. Right, but
-    /// every request waits until the processor's earlier stores are done.
+    /// The kernel or a sandbox refuses `membarrier(2)`: a fence after each store on the frequent side. Correct, but
+    /// every request waits until the processor's earlier stores have drained.
     Swap,
 }
 
 impl Fence {
-    /// The form in use. It is chosen once per process, at the latest now.
+    /// The form in use, chosen once per process, by this call at the latest.
     pub fn active() -> Fence {
         prepare_fences();
         #[cfg(not(loom))]
@@ -171,17 +170,17 @@ mod membarrier {
 
     /// Whether the barrier was executed.
     ///
-    /// What can go wrong once [`register`] has succeeded, by `kernel/sched/membarrier.c` and membarrier(2):
+    /// What can fail once [`register`] has succeeded, according to `kernel/sched/membarrier.c` and membarrier(2):
     ///
     /// - `ENOSYS`, `EINVAL`: "guaranteed to always return the same value until reboot", and `register` has seen the
     ///   same command succeed.
-    /// - `EPERM`: the address space is not registered. The state is a flag of the address space that only
-    ///   `execve` clears, and that replaces this program as well.
-    /// - `ENOMEM`: there was no memory for a set of processors (kernels built for very many of them). Passes:
-    ///   asked again a few times. `MEMBARRIER_CMD_GLOBAL` is a stronger barrier (every thread of the system),
-    ///   needs no memory and no registration, and is refused only with `nohz_full`.
-    /// - Anything: a seccomp filter that the program installed since. It must let membarrier(2) through, or be
-    ///   installed before the first volume is opened: then `register` sees the refusal and fences are used.
+    /// - `EPERM`: the address space is not registered. Registration is a flag of the address space that only `execve`
+    ///   clears, which replaces this program too.
+    /// - `ENOMEM`: no memory for a CPU mask (kernels built for very many processors). Transient: retried a few times.
+    ///   `MEMBARRIER_CMD_GLOBAL` is a stronger barrier (every thread of the system), needs no memory and no
+    ///   registration, and is refused only with `nohz_full`.
+    /// - Any error: a seccomp filter that the program installed later. It must allow membarrier(2), or be installed
+    ///   before the first volume is opened: then `register` sees the refusal and fences are used.
     fn barrier(call: impl Fn(MembarrierCommand) -> rustix::io::Result<()>) -> bool {
         const TRIALS: u32 = 8;
         for trial in 0..TRIALS {
@@ -199,13 +198,13 @@ mod membarrier {
         false
     }
 
-    /// Without the barrier nobody knows any more who is inside a gate. Fences from now on would not help: stores
-    /// that other threads made plainly may still be on their way. A panic would unwind through guards that take
-    /// the protocol for intact and let somebody write over blocks that are in use. So the process ends as by a
-    /// crash, which volumes survive: what was acknowledged as durable is durable.
+    /// Without the barrier it is unknown which threads are inside a gate. Fences from now on would not help: plain
+    /// stores by other threads may still be in their store buffers. A panic would unwind through guards that rely on
+    /// the protocol and could let a thread overwrite blocks in use. So the process aborts, as in a crash, which volumes
+    /// survive: what was acknowledged as durable is durable.
     #[cold]
     fn give_up() -> ! {
-        // Not `eprintln`, which panics if it cannot write: unwinding from here would leave the gate shut for ever.
+        // Not `eprintln`, which panics if it cannot write: unwinding from here would leave the gate closed for ever.
         let _told_or_not = std::io::Write::write_all(
             &mut std::io::stderr(),
             b"uext4: membarrier(2) is refused after it was granted (a seccomp filter installed since?); requests in \
@@ -220,7 +219,7 @@ mod membarrier {
         use rustix::io::Errno;
         use std::cell::RefCell;
 
-        /// The answers to come, and what was asked.
+        /// Runs `barrier` with these answers and returns its result and the commands it issued.
         fn asked(answers: &[Result<(), Errno>]) -> (bool, Vec<MembarrierCommand>) {
             let calls = RefCell::new(Vec::new());
             let done = barrier(|command| {
@@ -237,7 +236,7 @@ mod membarrier {
             assert_eq!(asked(&[Ok(())]), (true, vec![PrivateExpedited]));
             assert_eq!(asked(&[Err(Errno::PERM), Ok(())]), (true, vec![PrivateExpedited, Global]));
             assert_eq!(asked(&[Err(Errno::PERM), Err(Errno::PERM)]), (false, vec![PrivateExpedited, Global]));
-            // No memory: the other barrier, or later.
+            // No memory: use the other barrier, or retry later.
             assert_eq!(asked(&[Err(Errno::NOMEM), Ok(())]), (true, vec![PrivateExpedited, Global]));
             let later = asked(&[Err(Errno::NOMEM), Err(Errno::INVAL), Ok(())]);
             assert_eq!(later, (true, vec![PrivateExpedited, Global, PrivateExpedited]));
@@ -247,7 +246,7 @@ mod membarrier {
     }
 }
 
-/// Adds to a cell that several threads write, and orders it before every later load of this thread.
+/// Adds to a cell that several threads write, ordered before every later load of this thread.
 #[inline]
 pub(crate) fn add_then_fence(cell: &AtomicU64, value: u64) {
     cell.fetch_add(value, Ordering::SeqCst);
@@ -264,8 +263,8 @@ pub(crate) fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Threads waiting for a condition that others announce. A lost announcement costs at most the time-out,
-/// never a hang, so announcing may be a relaxed look at a counter on hot paths.
+/// Threads waiting for a condition that others announce. A lost announcement costs at most the time-out, never a hang,
+/// so hot paths may check the waiter count with a relaxed load before announcing.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
@@ -280,7 +279,7 @@ impl Waiters {
         Self::default()
     }
 
-    /// Sleeps until announced or `timeout`, unless `blocked` is already false.
+    /// Sleeps until an announcement or `timeout`, unless `blocked` is already false.
     pub(crate) fn park(&self, blocked: impl Fn() -> bool, timeout: Duration) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut guard = self.lock.lock();
@@ -291,7 +290,7 @@ impl Waiters {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether somebody waits, as far as can be seen.
+    /// Whether a thread waits; approximate.
     pub(crate) fn any(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0
     }
@@ -315,7 +314,7 @@ impl Waiters {
     }
 }
 
-/// Under loom waiting is yielding: the model checks the protocol, not the parking.
+/// Under loom a waiter yields: the model checks the protocol, not the parking.
 #[cfg(loom)]
 #[derive(Debug, Default)]
 pub(crate) struct Waiters;
@@ -348,7 +347,7 @@ impl<T> Published<T> {
     pub(crate) fn load_full(&self) -> std::sync::Arc<T> {
         self.0.load_full()
     }
-    /// A borrow for one look-up: no shared counter is touched.
+    /// A borrow for one look-up; touches no shared counter.
     pub(crate) fn load(&self) -> impl std::ops::Deref<Target = std::sync::Arc<T>> {
         self.0.load()
     }
@@ -364,7 +363,7 @@ pub(crate) use model::Published;
 mod model {
     use std::ops::{Deref, DerefMut};
 
-    /// loom's mutex with parking_lot's face.
+    /// loom's mutex with parking_lot's interface.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -398,7 +397,7 @@ mod model {
         }
     }
 
-    /// A lock that readers share, modelled by one that they do not: fewer runs, the same orders.
+    /// A reader-writer lock, modelled by an exclusive one: fewer interleavings, the same orderings.
     #[derive(Debug)]
     pub(crate) struct RwLock<T>(Mutex<T>);
 
@@ -426,7 +425,7 @@ mod model {
         }
     }
 
-    /// The pointer behind a modelled lock: arc-swap itself is trusted, the protocol around it is not.
+    /// The pointer behind a modelled lock: arc-swap itself is trusted, the protocol around it is checked.
     #[derive(Debug)]
     pub(crate) struct Published<T>(Mutex<std::sync::Arc<T>>);
 

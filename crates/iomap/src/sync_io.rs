@@ -28,7 +28,7 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// By the file's switches and with its priority. Out of line, so that the usual way spills nothing.
+    /// With the file's own switches and priority. Out of line, so that the usual path spills nothing.
     #[inline(never)]
     fn read_as_given(&self, file: &OpenFile<F>, buf: &mut [u8], pos: u64) -> Result<usize, F::Error> {
         let read = file.priority.around(|| self.read_routed(file, buf, pos, file.switches));
@@ -94,7 +94,7 @@ impl<F: FileSystem> Engine<F> {
         self.check_address(buf.as_ptr())?;
         let state = file.state();
         if self.capabilities.dax.is_some() {
-            // Not by `enter`: an outcome that may be an error has to be put together and taken apart again.
+            // Not through `enter`: its `Result` would have to be built and taken apart again.
             let guard = match state.gate.try_lock_shared(false) {
                 Ok(guard) => guard,
                 Err(_busy) => self.enter_waiting(state, false)?,
@@ -118,7 +118,7 @@ impl<F: FileSystem> Engine<F> {
         self.read_general(file, &guard, buf, range)
     }
 
-    /// Enters the gate, waiting while somebody holds it exclusively.
+    /// Enters the gate, waiting while it is held exclusively.
     #[inline(always)]
     pub(crate) fn enter<'g>(&self, state: &'g InodeState, counted: bool) -> Result<InodeGuard<'g>, Error> {
         match state.gate.try_lock_shared(counted) {
@@ -163,7 +163,7 @@ impl<F: FileSystem> Engine<F> {
         self.read_pieces(file, guard, &plan, buf, range)
     }
 
-    /// Reads piece by piece: transfers what is written, zeroes the rest, stops at the end of the file.
+    /// Reads piece by piece: transfers written pieces, zeroes the rest, stops at the end of the file.
     pub(crate) fn read_pieces(
         &self,
         file: &OpenFile<F>,
@@ -188,7 +188,7 @@ impl<F: FileSystem> Engine<F> {
                 _ => self.read_piece(file, piece, part),
             }
         })?;
-        // The rest of the last block is no part of the file.
+        // The rest of the last block is not part of the file.
         buf[visible..whole.length as usize].fill(0);
         Ok(visible)
     }
@@ -241,8 +241,8 @@ impl<F: FileSystem> Engine<F> {
         self.write_waiting(file, &[buf], &request, flags, mapping)
     }
 
-    /// A shared overwrite of one piece by the calling thread, into mapped memory or not. `None`: it needs the
-    /// general way; nothing was written.
+    /// A shared overwrite of one piece by the calling thread, into mapped memory or not. `None`: it needs the general
+    /// path; nothing was written.
     #[inline(always)]
     fn overwrite_one<R: Routing, const MAPPED: bool>(
         &self,
@@ -254,14 +254,14 @@ impl<F: FileSystem> Engine<F> {
         nowait: bool,
     ) -> Option<Result<usize, F::Error>> {
         let state = file.state();
-        // A look ahead, so that nothing is started for what cannot go this way. What counts is decided below.
+        // An early check, so that nothing is started for a write that cannot take this path. The plan below decides.
         if request.range.end() > state.size() || !shares_gate(request, state.block_bits(), routing) {
             return None;
         }
-        // Not by `?`: it moves the guard by a load that its stores cannot be forwarded to. That load then waits for
-        // the copy of the write before.
+        // Not with `?`: it moves the guard with a load that cannot be forwarded from the guard's stores and so waits
+        // for the copy of the previous write.
         let Ok(guard) = state.gate.try_lock_shared(!MAPPED) else { return None };
-        // A thread beyond those with a line of their own takes the general way.
+        // A thread without its own line takes the general path.
         let line = self.counters.owned_line(guard.slot())?;
         let handle = match self.fs.start_mapping(routing, line) {
             Ok(handle) => handle,
@@ -275,10 +275,10 @@ impl<F: FileSystem> Engine<F> {
             return Some(Err(error));
         }
         let physical = located?;
-        // The mapping first, then the view: whoever sees a converted block must also see that its conversion is
+        // Load the mapping before the view: a reader that sees a converted block must also see that its conversion is
         // not durable yet (`InodeState::set_datasync_tid`).
         let plan = plan_shared_overwrite(request, &state.view(), &self.capabilities, routing)?;
-        // Of mapped memory or not is known here without a look at the device.
+        // `MAPPED` is known at compile time, so the device need not be checked.
         let (route, counted) = match MAPPED {
             true => (Route::DaxOverwrite, !routing.switches().dax_no_dio_count),
             false => (Route::Overwrite, true),
@@ -301,7 +301,7 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// The general way of a write that the caller waits for.
+    /// The general path of a write that the caller waits for.
     pub(crate) fn write_waiting(
         &self,
         file: &OpenFile<F>,
@@ -317,13 +317,13 @@ impl<F: FileSystem> Engine<F> {
         Ok(request.range.length as usize)
     }
 
-    /// A failed FUA write leaves nobody who would flush later: the volume is aborted.
+    /// No flush follows a FUA write that could report its failure: the volume is aborted.
     #[cold]
     pub(crate) fn write_failed(&self, error: Error, durability: Durability) -> F::Error {
         if durability == Durability::Fua { self.fatal(error) } else { error.into() }
     }
 
-    /// The plain routes of durability, after the data is complete.
+    /// The plain durability routes, after the data is complete.
     fn make_durable_after(&self, file: &OpenFile<F>, durability: Durability) -> Result<(), F::Error> {
         let all = match durability {
             Durability::None | Durability::Fua | Durability::WriteThrough => return Ok(()),
@@ -333,7 +333,7 @@ impl<F: FileSystem> Engine<F> {
         self.make_durable(&[Synced { inode: &file.inode, all }])
     }
 
-    /// A queued read of mapped memory, or of what lies inside the inode: a copy, done when it returns.
+    /// A queued read of mapped memory or inline data: a copy, done on return.
     pub(crate) fn read_payload(
         &self,
         file: &OpenFile<F>,
@@ -357,7 +357,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(total)
     }
 
-    /// A queued write on mapped memory: a copy, done when it returns.
+    /// A queued write to mapped memory: a copy, done on return.
     pub(crate) fn write_payload(
         &self,
         file: &OpenFile<F>,

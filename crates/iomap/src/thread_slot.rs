@@ -1,11 +1,11 @@
-//! A small number for each thread, unique while it lives, so that synchronous calls can own a cache line per
-//! inode and per volume without registering anywhere.
+//! A small number for each thread, unique while the thread lives, so that synchronous calls can own a cache line per
+//! inode and per volume without registering.
 
-/// Threads that get a line of their own. Later threads share one more, with atomic additions.
+/// Number of threads that get their own line. Later threads share one more, with atomic additions.
 #[cfg(not(loom))]
 pub const OWNED_SLOTS: usize = 64;
 
-/// Few enough to be explored: each line more is one more load of every exclusive holder.
+/// Few enough for a model: each further line adds a load to every exclusive hold.
 #[cfg(loom)]
 pub const OWNED_SLOTS: usize = 2;
 
@@ -17,8 +17,7 @@ pub use model::{own_slot, thread_slot};
 #[cfg(not(loom))]
 pub use tickets::thread_slot;
 
-/// loom's threads are no threads of the system. A model says itself which line each of them owns; the giving out of
-/// numbers is not explored.
+/// loom's threads are not system threads. A model assigns each its line; the assignment of numbers is not explored.
 #[cfg(loom)]
 mod model {
     use super::{OWNED_SLOTS, SHARED_SLOT};
@@ -77,7 +76,7 @@ mod tickets {
 
     thread_local! {
         static TICKET: SlotIndex = SlotIndex::take();
-        /// The ticket's number once it was taken, without a destructor: the quick way to it. 0 is none yet.
+        /// A copy of the ticket's number plus 1, for fast access, since it has no destructor. 0: no ticket yet.
         static NUMBER: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 
@@ -92,7 +91,7 @@ mod tickets {
 
     #[cold]
     fn take_ticket() -> usize {
-        // A thread that is ending has given its ticket back: it shares the last line.
+        // A thread that is ending has returned its ticket and uses the shared line.
         let slot = TICKET.try_with(|ticket| ticket.0).unwrap_or(SHARED_SLOT);
         NUMBER.set(slot + 1);
         slot

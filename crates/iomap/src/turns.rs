@@ -1,10 +1,11 @@
-//! The line of those who want a gate exclusively: one holds it, the others wait in order.
+//! The waiting line for exclusive access to a gate: one thread holds it, the others wait in order.
 //!
-//! A holder that leaves hands the gate over to the first of the line, closed as it is: no request got in meanwhile, so
-//! the next holder needs no barrier of its own and wakes nobody for nothing. After a few such hand-overs the gate is
-//! opened for those who want to share it, if there are any.
+//! A holder that leaves hands the gate, still closed, to the first in line: no request could enter in between, so the
+//! next holder needs no barrier of its own and causes no needless wake-ups. After a few hand-overs the gate is opened
+//! for threads that want to share it, if there are any.
 //!
-//! The line also knows who held the gate last and how often in a row, and so to whom it may be lent (`gate/lease.rs`).
+//! The line also records which thread held the gate last and how often in a row, which decides to whom it may be lent
+//! (`gate/lease.rs`).
 
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Waiters, pause};
 use crate::thread_slot::{OWNED_SLOTS, SHARED_SLOT};
@@ -12,42 +13,43 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Hand-overs in a row while somebody waits to share the gate.
+/// Maximum hand-overs in a row while a thread waits to share the gate.
 pub(crate) const HANDS: u32 = 16;
 
-/// How long one in the line sleeps before it drives its queue unasked. A holder that needs it to asks for it
+/// How long a thread in line sleeps before it drives its queue unasked. A holder that needs that asks for it
 /// ([`Turns::nudge`]).
 const UNASKED: Duration = Duration::from_millis(5);
 
-/// Holds in a row by one thread after which the gate is lent to it. Each lease that somebody ended soon doubles the
-/// number, up to the last one: the end costs about as much as a few holds in turn. One that was worth it sets it back.
+/// Holds in a row by one thread after which the gate is lent to it: first and last value. Each lease that is revoked
+/// early doubles the number, up to the last value, because a revocation costs about as much as a few holds in turn. A
+/// lease that paid off resets it.
 #[cfg(not(loom))]
 const LENDS_AFTER: std::ops::RangeInclusive<u32> = 4..=4096;
 #[cfg(loom)]
 const LENDS_AFTER: std::ops::RangeInclusive<u32> = 1..=1;
 
-/// Holds by which a lease was worth its end.
+/// Number of holds after which a lease has paid for its revocation.
 const WORTH: u64 = 64;
 
 const WAITING: u64 = 0;
 const HANDED: u64 = 1;
 const OPENED: u64 = 2;
 
-/// In which state a new holder gets the gate.
+/// The state in which a new holder gets the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gets {
-    /// Open: it has to close it.
+    /// Open: the holder must close it.
     Open,
-    /// Closed, as the holder before left it.
+    /// Closed, as the previous holder left it.
     Closed,
 }
 
-/// Who holds a gate exclusively, and who is next.
+/// Which thread holds a gate exclusively, and which are next.
 #[derive(Debug)]
 pub(crate) struct Turns {
     hands: u32,
     line: Mutex<Line>,
-    /// Holds by the last lease. Only the borrower counts.
+    /// Holds in the last lease. Only the borrower changes it.
     lent_holds: AtomicU64,
 }
 
@@ -65,12 +67,12 @@ struct Habit {
     slot: usize,
     times: u32,
     lends_after: u32,
-    /// The last one may still run. If somebody takes a turn, it does not.
+    /// The last lease may still be active. It has ended if a thread takes a turn.
     lent: bool,
 }
 
 impl Habit {
-    /// A hold in turn by `slot` ends. Whether the gate may be lent to it.
+    /// Records the end of a hold in turn by `slot`. Returns whether the gate may be lent to it.
     fn note(&mut self, slot: usize, lent_holds: u64) -> bool {
         if std::mem::take(&mut self.lent) {
             let (first, last) = (*LENDS_AFTER.start(), *LENDS_AFTER.end());
@@ -98,7 +100,7 @@ impl QueuePosition {
 }
 
 impl Turns {
-    /// Nobody holds it. `hands`: [`HANDS`], but for models.
+    /// A free gate. `hands`: [`HANDS`], except in models.
     pub(crate) fn new(hands: u32) -> Self {
         let lends_after = *LENDS_AFTER.start();
         let habit = Habit { slot: SHARED_SLOT, times: 0, lends_after, lent: false };
@@ -109,8 +111,8 @@ impl Turns {
         }
     }
 
-    /// Becomes the holder, waiting for one's turn. `help` is called now and then meanwhile. `open` opens the gate, for
-    /// a waiter whose `help` panics when it was his turn.
+    /// Becomes the holder, waiting for its turn and calling `help` from time to time. `open` opens the gate, in case
+    /// `help` panics when the waiter has already been given its turn.
     pub(crate) fn take(&self, help: &mut dyn FnMut(), open: &dyn Fn()) -> Gets {
         let mut line = self.line.lock();
         if !line.held {
@@ -136,7 +138,7 @@ impl Turns {
             let asleep =
                 || turn.granted.load(Ordering::Acquire) == WAITING && !turn.nudged.load(Ordering::Relaxed);
             turn.sleeper.park(asleep, UNASKED);
-            // In a model's memory an old value may be read for ever, but not across a lock.
+            // In a model an old value may be read for ever, but not across a lock.
             #[cfg(loom)]
             drop(self.line.lock());
             if turn.granted.load(Ordering::Acquire) == WAITING {
@@ -146,20 +148,20 @@ impl Turns {
         }
     }
 
-    /// The borrower holds the gate once more.
+    /// Counts one more hold by the borrower.
     pub(crate) fn count_lent(&self) {
         self.lent_holds.store(self.lent_holds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// The holder, which has `slot`, leaves. `open` opens the gate, or lends it if it is told that it may, and says
-    /// whether it did. `shared` says whether somebody waits to share it.
+    /// The holder, which has `slot`, leaves. `open` gets whether the gate may be lent; it lends or opens the gate and
+    /// returns whether it lent it. `shared`: whether a thread waits to share it.
     pub(crate) fn pass(&self, slot: usize, shared: bool, open: impl FnOnce(bool) -> bool) {
         let mut line = self.line.lock();
         let may_lend = line.habit.note(slot, self.lent_holds.load(Ordering::Relaxed));
         let Some(next) = line.waiting.pop_front() else {
             line.held = false;
             line.handed = 0;
-            // Before anybody else can take and close it.
+            // Before another thread can take and close it.
             self.lent_holds.store(0, Ordering::Relaxed);
             line.habit.lent = open(may_lend);
             return;
@@ -183,7 +185,7 @@ impl Turns {
         }
     }
 
-    /// Asks those in the line to drive their queues: the holder waits for requests, which may be theirs.
+    /// Asks the threads in line to drive their queues: the holder waits for requests that may be theirs.
     pub(crate) fn nudge(&self) {
         for turn in &self.line.lock().waiting {
             turn.nudged.store(true, Ordering::Relaxed);
@@ -192,13 +194,13 @@ impl Turns {
     }
 }
 
-/// Those who share the gate were woken at the same time: let them in first.
+/// Threads that share the gate were woken at the same time: let them in first.
 fn opened() -> Gets {
     pause();
     Gets::Open
 }
 
-/// Takes a waiter that unwinds out of the line again.
+/// Removes a waiter that unwinds from the line.
 struct InLine<'a> {
     turns: &'a Turns,
     turn: &'a Arc<QueuePosition>,
@@ -212,7 +214,7 @@ impl Drop for InLine<'_> {
         line.waiting.retain(|other| !Arc::ptr_eq(other, self.turn));
         let granted = line.waiting.len() == before;
         if granted && let Some(next) = line.waiting.pop_front() {
-            // It was this one's turn already: the next gets the gate as this one got it.
+            // It already had its turn: the next waiter gets the gate in the same state.
             next.grant(self.turn.granted.load(Ordering::Acquire));
         } else if granted {
             line.held = false;

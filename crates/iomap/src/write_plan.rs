@@ -1,11 +1,11 @@
 //! Room 5, `shared-subblock-overwrite`, and the rest of the write table.
 //!
-//! A direct write smaller than a file-system block over *written* blocks needs no zeroing, so many may run at
-//! a time under the shared gate. Only a write that may have to zero the rest of a block takes the gate
-//! exclusively and drains: two writers zeroing one block's other half would destroy each other's data.
+//! A direct write smaller than a file-system block over *written* blocks needs no zeroing, so many can run concurrently
+//! under the shared gate. Only a write that may have to zero the rest of a block takes the gate exclusively and drains:
+//! two writers that each zero the rest of one block would destroy each other's data.
 //!
-//! Fast route: shared gate, no drain, asynchronous. Plain route: exclusive gate, drain, wait for completion
-//! under the gate. Legal because the partial head and tail blocks are written and the write does not extend the file.
+//! Fast route: shared gate, no drain, asynchronous. Plain route: exclusive gate, drain, wait for completion under the
+//! gate. Safe because the partial head and tail blocks are written and the write does not extend the file.
 
 use crate::durability::write_durability;
 use crate::mapping::{MapKind, Piece};
@@ -27,7 +27,7 @@ pub fn plan_write<R: Routing>(
     plan_write_of(request, view, &Summary::of(pieces), device, routing)
 }
 
-/// The same of what all pieces are made of.
+/// The same, from the summary of all pieces.
 #[inline(always)]
 pub(crate) fn plan_write_of<R: Routing>(
     request: &Request,
@@ -62,20 +62,20 @@ fn plan_changing<R: Routing>(
     plan
 }
 
-/// Whether a write touches only a part of some file-system block.
+/// Whether a write covers only a part of some file-system block.
 #[inline]
 pub(crate) fn is_subblock(request: &Request, block_bits: u32) -> bool {
     (request.range.pos | request.range.length) & ((1 << block_bits) - 1) != 0
 }
 
-/// Whether a write of this shape may hold the gate together with others.
+/// Whether a write of this shape may share the gate.
 #[inline]
 pub(crate) fn shares_gate<R: Routing>(request: &Request, block_bits: u32, routing: R) -> bool {
     !request.bounced && (routing.switches().shared_subblock_overwrite || !is_subblock(request, block_bits))
 }
 
-/// Whether a write may turn out to share the gate, by its shape, the sizes and the privileges of the file. Others need
-/// not try: no plan of theirs does.
+/// Whether a write may turn out to share the gate, judged by its shape and by the sizes and privileges of the file.
+/// Other writes skip the shared attempt: their plans never share.
 #[inline]
 pub(crate) fn may_share<R: Routing>(request: &Request, view: &View, routing: R) -> bool {
     view.kind != MapKind::Inline
@@ -98,7 +98,7 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
         finish: if request.queued { Finish::Asynchronous } else { Finish::Synchronous },
     };
     if request.bounced {
-        // A read-modify-write of device blocks: no other write may come between its halves.
+        // A read-modify-write of device blocks: no other write may run between the read and the write.
         plan.route = Route::BouncedOverwrite;
     }
     if !shares_gate(request, view.block_bits, routing) {
@@ -115,10 +115,10 @@ fn plan_overwrite<R: Routing>(request: &Request, view: &View, device: &Capabilit
     plan
 }
 
-/// The row of the table that matters most, alone: a write over one written piece that may share the gate.
-/// `Some` of what [`plan_write`] answers exactly when that is a shared (DAX) overwrite for such a piece:
-/// `tests/plan.rs` compares the two over the whole grid. The fast ways of the executors ask this and leave everything
-/// else to the general ones.
+/// Only the most important row of the table: a write over one written piece that may share the gate. Returns the plan
+/// of [`plan_write`] exactly when that is a shared (DAX) overwrite of such a piece, else `None`; `tests/plan.rs`
+/// compares the two over the whole grid. The executors' short paths use this and leave everything else to the general
+/// path.
 #[inline(always)]
 pub fn plan_shared_overwrite<R: Routing>(
     request: &Request,
@@ -132,8 +132,8 @@ pub fn plan_shared_overwrite<R: Routing>(
     Some(plan_overwrite(request, view, device, routing))
 }
 
-/// The rows of the table that change metadata. [`Durability::Fua`] is none of theirs: the change must become durable
-/// too.
+/// The rows of the table that change metadata. They never use [`Durability::Fua`]: the metadata change must become
+/// durable too.
 fn plan_allocating<R: Routing>(
     request: &Request,
     view: &View,
@@ -180,7 +180,8 @@ fn plan_allocating<R: Routing>(
     plan
 }
 
-/// What must be zeroed: the rest of first and last block where they hold no data yet, and what lies behind the old end.
+/// What must be zeroed: the rest of the first and last block where they hold no data yet, and the bytes past the old
+/// end of the file.
 fn edges(request: &Request, view: &View, summary: &Summary) -> Edges {
     let mask = view.block_size() - 1;
     let (fresh_head, fresh_tail) = summary.fresh_ends();
@@ -195,7 +196,7 @@ fn edges(request: &Request, view: &View, summary: &Summary) -> Edges {
 }
 
 impl Plan {
-    /// Alone to the end, which needs no count.
+    /// Holds the gate exclusively until completion, so it need not be counted in flight.
     #[inline]
     fn make_exclusive(&mut self) {
         self.gate = GateMode::Exclusive;
@@ -203,8 +204,9 @@ impl Plan {
         self.finish = Finish::Synchronous;
     }
 
-    /// Takes privileges away first, alone: whoever comes next finds a file without. Data that is acknowledged as
-    /// durable must not be found in a file that still has them, so their end becomes durable with it.
+    /// Clears privileges first, with the gate held exclusively, so that the next writer finds none. After a crash, data
+    /// acknowledged as durable must not be in a file that still has its privileges, so the clearing becomes durable
+    /// with the data.
     fn drop_privileges(&mut self, request: &Request) {
         self.drops_privileges = true;
         let copies = matches!(self.route, Route::DaxOverwrite | Route::DaxAllocate);

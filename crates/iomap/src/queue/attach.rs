@@ -12,35 +12,35 @@ use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file attached to one queue. Every other queue of the process refuses it ([`Error::BadSlot`]): serials are counted
-/// once for all queues, and come again only after 2³² files were attached.
+/// A file attached to one queue. Every other queue of the process refuses it ([`Error::BadSlot`]): serials are unique
+/// across all queues and repeat only after 2³² files were attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileSlot {
     pub(crate) index: u32,
     pub(crate) serial: u32,
 }
 
-/// What a request needs of its file, resolved once: this queue's own cell of the gate and the mapping last
-/// seen. All but the map fits one cache line.
+/// What a request needs of its file, resolved once: this queue's own cell of the gate and the mapping last seen.
+/// Everything but the map fits one cache line.
 #[repr(C, align(64))]
 pub(crate) struct Attached<F: FileSystem> {
     pub(crate) file: OpenFile<F>,
-    /// The written run kept last, valid while the generation stays.
+    /// The written run kept last, valid while the generation is unchanged.
     pub(crate) run: ByteRun,
     pub(crate) cell: Arc<CachePadded<Cell>>,
     pub(crate) generation: u64,
-    /// 0 once it is detached: nobody's serial.
+    /// 0 once the file is detached: no file has serial 0.
     pub(crate) serial: u32,
-    /// Requests not yet delivered that are more than plain: syncs are not counted in flight, and what has a commit
-    /// or several parts to wait for is over later than its transfers. A queue's depth is at most 32768.
+    /// Undelivered requests that are not plain: syncs are not counted in flight, and requests with a commit or several
+    /// parts end later than their transfers. A queue's depth is at most 32768.
     pub(crate) waiting: u16,
     /// Reads may take the short path: open for reading, not mapped memory, the switch is on.
     pub(crate) simple: bool,
-    /// Writes of one piece may take the direct way: open for writing, not mapped memory.
+    /// Writes of one piece may take the short path: open for writing, not mapped memory.
     pub(crate) overwrites: bool,
-    /// The overwrites that were decided already.
+    /// The overwrites that reuse an earlier plan.
     pub(super) window: Window,
-    /// For requests of any shape.
+    /// For general requests.
     pub(super) hold: Arc<Hold<F>>,
 }
 
@@ -56,19 +56,20 @@ impl<F: FileSystem> Drop for Attached<F> {
 }
 
 impl<F: FileSystem> Attached<F> {
-    /// Detached, and nothing of it is pending.
+    /// Detached, with no request pending.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.serial == 0 && self.is_idle()
     }
 
-    /// Nothing of it is pending: plain requests are in flight until they are as good as delivered.
+    /// No request is pending. Plain requests count in flight until they are about to be delivered.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.waiting == 0 && self.cell.is_idle()
     }
 
-    /// Gives up what ended of the mapping. Call inside the gate: what is written then stays so until the gate is left.
+    /// Drops kept mappings of an older generation. Call inside the gate: written blocks then stay written until the
+    /// gate is left.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         let generation = F::state(&self.file.inode).map.generation();
@@ -98,7 +99,8 @@ impl<F: FileSystem> Attached<F> {
         F::state(&self.file.inode).map.find_written(range, block_bits, |found| *run = found)
     }
 
-    /// Withdraws a request of which nothing was sent: out of the gate, out of flight. Gives back what it brought.
+    /// Withdraws a request of which nothing was sent: it leaves the gate and is no longer in flight. Returns its
+    /// buffer.
     #[cold]
     pub(crate) fn withdraw<T>(&self, brought: T) -> T {
         let gate = &F::state(&self.file.inode).gate;
@@ -108,7 +110,7 @@ impl<F: FileSystem> Attached<F> {
     }
 }
 
-/// A serial for a file that is being attached to some queue of the process, never 0, which is nobody's.
+/// A serial for a file being attached to any queue of the process. Never 0.
 fn next_serial() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     loop {
@@ -122,14 +124,14 @@ fn next_serial() -> u32 {
 impl<F: FileSystem> QueueState<F> {
     pub(super) fn attach(&mut self, file: &OpenFile<F>) -> FileSlot {
         let state = file.state();
-        // Others may wait for what this queue has in flight, and it is locked.
+        // Others may be waiting for requests in flight on this queue, which is locked.
         let cell = state.gate.register(&mut || self.help());
         let index = self.files.iter().position(Option::is_none).unwrap_or_else(|| {
             self.files.push(None);
             self.files.len() - 1
         });
         let serial = next_serial();
-        // The short ways know no priority.
+        // The short paths do not support priorities.
         let direct = self.engine.capabilities.dax.is_none() && file.priority.is_of_thread();
         let generation = state.map.generation();
         self.files[index] = Some(Attached {
@@ -156,7 +158,7 @@ impl<F: FileSystem> QueueState<F> {
         Ok(())
     }
 
-    /// Frees a detached file once nothing of it is pending.
+    /// Frees a detached file once no request of it is pending.
     pub(super) fn let_go(&mut self, index: usize) {
         let gone = self.files[index].as_ref().is_some_and(Attached::is_gone);
         if gone {

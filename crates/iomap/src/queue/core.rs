@@ -1,4 +1,4 @@
-//! All of a queue behind its lock, and how its slots are taken and given back.
+//! The state of a queue behind its lock, and how its slots are taken and returned.
 
 use super::attach::Attached;
 use super::durable::{Signal, Syncing};
@@ -19,33 +19,33 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use uext4_blockdev::{DeviceQueue, Done, Queue, Wait};
 
-/// What is kept of a request with any number of parts.
+/// State of a request with any number of parts.
 pub(crate) struct General<F: FileSystem> {
     /// Device position, length and offset in the payload of each device request.
     pub(crate) parts: Vec<(u64, u32, u64)>,
     /// Bytes to report.
     pub(crate) visible: u64,
-    /// Payload ranges (offset, length) to zero when all transfers are over: holes, unwritten blocks, behind
-    /// the end.
+    /// Payload ranges (offset, length) to zero when all transfers are done: holes, unwritten blocks, bytes past the end
+    /// of the file.
     pub(crate) zero: Vec<(u64, u64)>,
     /// First failure.
     pub(crate) error: Option<F::Error>,
     /// All parts were pushed.
     pub(crate) sealed: bool,
-    /// Parts that have ended. The door's count of outstanding ones falls for a whole batch at once, before
-    /// their results were looked at.
+    /// Parts that have ended. The door's count of outstanding parts drops for a whole batch at once, before their
+    /// results are examined.
     pub(crate) ended: usize,
-    /// Blocks that it fills, to be converted.
+    /// Blocks that it fills and that must be converted.
     pub(crate) fresh: Option<Fresh<F>>,
-    /// Its device requests are refused rather than wait.
+    /// Its device requests fail instead of waiting.
     pub(crate) nowait: bool,
-    /// Somebody converts them.
+    /// The conversion has started.
     pub(crate) converting: bool,
-    /// Dropped with the rest: then the request is in flight no more.
+    /// Dropped with the rest; that takes the request out of flight.
     pub(crate) ticket: Ticket<F>,
 }
 
-/// Of a slot: nearly always none.
+/// The general request of a slot, nearly always `None`.
 pub(crate) type GeneralSlot<F> = Option<Box<General<F>>>;
 
 impl<F: FileSystem> General<F> {
@@ -71,13 +71,13 @@ impl<F: FileSystem> General<F> {
     }
 }
 
-/// All of a queue, behind its lock. What every request touches lies together: each copied block throws the
-/// nearest cache's contents out, and each line of these fields has to come back.
+/// The state of a queue, behind its lock. Fields that every request touches lie together: each copied block evicts the
+/// L1 cache, and every line of these fields must then be fetched again.
 #[repr(C)]
 pub(crate) struct QueueState<F: FileSystem> {
-    // Dropped before the files: it waits for the device, which works on their blocks.
+    // Dropped before the files: the drop waits for the device, which still works on their blocks.
     pub(crate) door: Door,
-    /// General requests, by slot. Dropped before the files: it is in flight through their cells.
+    /// General requests, by slot. Dropped before the files: they are in flight through the files' cells.
     pub(crate) general: Box<[GeneralSlot<F>]>,
     pub(crate) files: Vec<Option<Attached<F>>>,
     pub(crate) slots: Box<[Slot]>,
@@ -87,25 +87,25 @@ pub(crate) struct QueueState<F: FileSystem> {
     /// Bits that must be clear in positions and lengths, and in addresses.
     pub(crate) position_mask: u64,
     pub(crate) memory_mask: u64,
-    /// Coarse real time of the last drive: stamps writes without asking the clock for each.
+    /// Coarse real time of the last drive, used as the time of writes without reading the clock for each.
     pub(crate) now_ns: u64,
-    /// The engine's, without the way by it.
+    /// The engine's file system, without an indirection through the engine.
     pub(crate) fs: Arc<F>,
     pub(crate) engine: Arc<Engine<F>>,
-    // What follows is looked at once for a batch, or for requests of several parts.
+    // The following fields are used once per batch, or by requests of several parts.
     pub(crate) done: Vec<Done>,
-    /// Slots whose transfers are over and that wait for one commit and flush of the whole batch.
+    /// Slots whose transfers are done and that wait for the commit and flush of the whole batch.
     pub(crate) to_sync: Vec<u32>,
-    /// The batch before it, whose commit and flush somebody runs.
+    /// The previous batch, whose commit and flush are running.
     pub(super) syncing: Option<Syncing<F::Error>>,
-    /// What wakes an owner who sleeps on a descriptor, once one was asked for.
+    /// Wakes an owner that sleeps on a descriptor, once one was requested.
     pub(super) signal: Option<Signal>,
     /// Device requests that were sent again: nearly always none.
     pub(super) put_off: PutOff,
     pub(crate) owner_driven: bool,
 }
 
-/// A queue as a drainer sees it: it tries the lock for a harvest. The owner's end is in the handle.
+/// A queue as a drainer sees it: the guest's end of the lock, to try for a harvest. The handle has the owner's end.
 pub(crate) struct QueueCore<F: FileSystem> {
     core: Guest<QueueState<F>>,
     /// The one thread that may drive the queue, if it is owner-driven.
@@ -119,19 +119,19 @@ impl<F: FileSystem> QueueCore<F> {
         (handle, Arc::new(QueueCore { core: guest, owner }))
     }
 
-    /// Drives the queue for a waiting drainer, if nobody drives it right now: submits, reaps, and makes durable what is
-    /// due. Returns whether only another thread, its owner, may drive it, and it has requests pending.
+    /// Drives the queue for a waiting drainer, unless it is being driven right now: submits, reaps, and makes durable
+    /// what is due. Returns whether the queue has requests pending and only its owner, another thread, may drive it.
     ///
-    /// Commits and flushes run outside the queue's lock: an owner who polls must not wait for them. One batch of them
-    /// at most: what lands meanwhile is left to the next harvest or to the owner, because the drainer may have
-    /// what it waits for.
+    /// Commits and flushes run outside the queue's lock: an owner that polls must not wait for them. At most one batch
+    /// is run: requests that complete during it are left to the next harvest or to the owner, because the drainer may
+    /// already have what it waits for.
     pub(crate) fn harvest(&self) -> bool {
         if self.owner.is_some_and(|owner| owner != std::thread::current().id()) {
             return self.core.try_lock().is_none_or(|core| core.pending() > 0);
         }
         if let Some(job) = self.reap() {
             job.run();
-            // An owner who is inside delivers the batch himself.
+            // If the owner is inside, it delivers the batch itself.
             if let Some(mut core) = self.core.try_lock() {
                 core.deliver_synced();
             }
@@ -139,7 +139,7 @@ impl<F: FileSystem> QueueCore<F> {
         false
     }
 
-    /// Reaps, and starts the next batch that is to be made durable.
+    /// Reaps, then starts the next batch to make durable.
     fn reap(&self) -> Option<SyncJob<F>> {
         let mut core = self.core.try_lock()?;
         // A failure shows up at the owner's next call.
@@ -191,8 +191,8 @@ impl<F: FileSystem> QueueState<F> {
         self.slots[number as usize] = slot;
     }
 
-    /// Delivers a finished request and frees its slot. The request was not counted in flight, or no longer is:
-    /// a detached file goes with the last of its requests, and is not looked at again after this.
+    /// Delivers a finished request and frees its slot. The request was not counted in flight, or no longer is: a
+    /// detached file is freed with the last of its requests, and must not be used after this call.
     #[inline]
     pub(crate) fn deliver(&mut self, number: u32, result: Result<usize, F::Error>) {
         let slot = &mut self.slots[number as usize];
@@ -207,7 +207,7 @@ impl<F: FileSystem> QueueState<F> {
         self.let_go(file);
     }
 
-    /// Lowers the in-flight count of a file by requests that were delivered one after another.
+    /// Lowers a file's in-flight count by a run of delivered requests.
     pub(crate) fn lower_all(&mut self, landed: Landed) {
         if landed.count == 0 {
             return;
@@ -216,7 +216,7 @@ impl<F: FileSystem> QueueState<F> {
         self.complete(landed);
     }
 
-    /// Takes requests out of flight, and counts their route if that was not done when they were sent.
+    /// Takes requests out of flight, and counts their route unless that was done at submission.
     #[inline]
     fn complete(&mut self, landed: Landed) {
         if let Some(tally) = landed.label.tally() {
@@ -227,8 +227,8 @@ impl<F: FileSystem> QueueState<F> {
         self.let_go(landed.label.file());
     }
 
-    /// The transfers of a request are over: if it is a write, its file changed at the time of this drive. Once for
-    /// each, and before it is made durable, so that `O_SYNC` covers the time as well.
+    /// The transfers of a request are done: if it is a write, notes the time of this drive as the file's write time.
+    /// Called once for each request, before it is made durable, so that `O_SYNC` covers the time too.
     #[inline]
     pub(super) fn note_write(&self, label: Label) {
         if let Some(attached) = self.files[label.file()].as_ref().filter(|_| label.writes()) {
@@ -236,7 +236,7 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// Takes a slot's request out of flight: its transfers and completion work are over.
+    /// Takes a slot's request out of flight: its transfers and completion work are done.
     #[inline]
     pub(crate) fn lower(&mut self, number: u32) {
         let label = self.slots[number as usize].label;
@@ -245,7 +245,7 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// Queues a completion of a request that never got a slot (nothing to transfer, or done already).
+    /// Queues the completion of a request that never got a slot (nothing to transfer, or already done).
     pub(crate) fn deliver_at_once(&mut self, tag: u64, result: Result<usize, F::Error>, payload: Payload) {
         self.ready.push(Completion { tag, result: result.map_err(Box::new), payload });
     }

@@ -1,4 +1,4 @@
-//! Driving a queue: reap all, finish per slot, then one commit and flush for the whole batch, then deliver.
+//! Driving a queue: reap everything, finish each slot, commit and flush once for the whole batch, then deliver.
 
 use super::Completion;
 use super::core::QueueState;
@@ -10,20 +10,20 @@ use crate::plan::Durability;
 use std::time::{Duration, Instant};
 use uext4_blockdev::{Done, Wait};
 
-/// How long a wait with a time-out stays with the device while a commit or a flush is under way beside it.
+/// How long a wait with a time-out blocks on the device at a time while a commit or a flush is also running.
 const TURN: Duration = Duration::from_millis(1);
 
 impl<F: FileSystem> QueueState<F> {
-    /// Reaps what `wait` allows and finishes it, durability included. Also submits. Callers that hold a gate use
-    /// [`QueueState::reap`]. One that is still waiting for a drain must finish these requests, which are in flight
-    /// until they are durable, and may: a commit never waits for a gate (lock order).
+    /// Submits, reaps what `wait` allows and finishes it, durability included. A caller inside a gate uses
+    /// [`QueueState::reap`]. A caller waiting for a drain must finish these requests, because they stay in flight until
+    /// they are durable; it may do so, because a commit never waits for a gate (lock order).
     pub(crate) fn drive(&mut self, wait: Wait) -> Result<(), F::Error> {
         let reaped = self.reap(wait);
         self.sync_here();
         reaped
     }
 
-    /// [`QueueState::drive`] up to the requests that need a commit or a flush, which stay for the next drive.
+    /// [`QueueState::drive`] without the commit and flush: requests that need one stay for the next drive.
     pub(super) fn reap(&mut self, wait: Wait) -> Result<(), F::Error> {
         let mut done = std::mem::take(&mut self.done);
         done.clear();
@@ -48,12 +48,12 @@ impl<F: FileSystem> QueueState<F> {
         Ok(())
     }
 
-    /// Drives without waiting, for somebody else's sake: a failure shows up at the owner's next call.
+    /// Drives without waiting, for another thread: a failure shows up at the owner's next call.
     pub(crate) fn drive_quietly(&mut self) {
         let _shown_to_the_owner = self.drive(Wait::No);
     }
 
-    /// Delivers a plain request of this label if it transferred all its bytes. It stays in flight until
+    /// Delivers a plain request with this label if it transferred all its bytes. It stays in flight until
     /// [`QueueState::lower_all`].
     #[inline(always)]
     fn deliver_plain(&mut self, done: Done, label: Label) -> bool {
@@ -62,8 +62,8 @@ impl<F: FileSystem> QueueState<F> {
         if slot.label != label || done.result != slot.length as i32 {
             return false;
         }
-        // Made where it stays: pushed as a value it would be put together on the stack first, and fetched from
-        // there with loads wider than the stores, which wait for them.
+        // Built in place: a value built on the stack would be copied with loads wider than the stores, which stall
+        // store forwarding.
         let door = &mut self.door;
         let completion = || {
             slot.label = Label::FREE;
@@ -74,8 +74,8 @@ impl<F: FileSystem> QueueState<F> {
         true
     }
 
-    /// Finishes what [`QueueState::deliver_plain`] refused: a request of another label, one with work at completion, a
-    /// part of several, or a failure. Returns the batch to go on with.
+    /// Finishes what [`QueueState::deliver_plain`] refused: a request with another label, one with completion work, one
+    /// part of several, or a failure. Returns the batch to continue with.
     #[inline(never)]
     fn finish_part(&mut self, done: Done, batch: Landed) -> Landed {
         self.door.land(done);
@@ -113,7 +113,7 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// All transfers of a general request are over.
+    /// All transfers of a general request are done.
     pub(super) fn finish_general(&mut self, number: u32) {
         let Some(general) = &mut self.general[number as usize] else { return };
         let payload = self.door.idle_payload(number);
@@ -125,7 +125,7 @@ impl<F: FileSystem> QueueState<F> {
         self.finish(number, visible, error);
     }
 
-    /// The transfers of a request are over. What it still needs, conversion or durability, it gets with the batch.
+    /// The transfers of a request are done. Conversion and durability, if needed, follow with the batch.
     fn finish(&mut self, number: u32, bytes: u64, error: Option<F::Error>) {
         let label = self.slots[number as usize].label;
         self.note_write(label);
@@ -139,8 +139,8 @@ impl<F: FileSystem> QueueState<F> {
         self.deliver(number, error.map_or(Ok(bytes as usize), Err));
     }
 
-    /// Why a device request of `label` failed, if it did. After a failed FUA write nobody knows what is on the medium,
-    /// and nobody flushes it later: the volume is aborted.
+    /// Why a device request of `label` failed, if it did. After a failed FUA write the contents of the medium are
+    /// unknown, and no later flush reports that: the volume is aborted.
     #[inline]
     fn failure(&mut self, done: Done, pos: u64, expected: u32, label: Label) -> Option<F::Error> {
         let error = self.reason(done, pos, expected, label.writes())?;
@@ -153,7 +153,7 @@ impl<F: FileSystem> QueueState<F> {
     }
 
     pub(super) fn wait(&mut self, count: usize, out: &mut Vec<Completion<F::Error>>) -> Result<(), F::Error> {
-        // Syncs that were queued are due now, after everything that completed before.
+        // Queued syncs run now, after all requests that completed before.
         self.drive(Wait::No)?;
         while self.ready.len() < count && self.free.len() < self.slots.len() {
             let before = self.ready.len();
@@ -165,7 +165,7 @@ impl<F: FileSystem> QueueState<F> {
             let missing = (count - self.ready.len()).min(self.door.in_flight() as usize).max(1);
             self.drive(Wait::AtLeast(missing as u32))?;
             if self.ready.len() == before && self.door.in_flight() == 0 && self.syncing.is_none() {
-                // A request that a panic cut off holds its slot and never completes.
+                // A request interrupted by a panic keeps its slot and never completes.
                 break;
             }
         }
@@ -173,7 +173,7 @@ impl<F: FileSystem> QueueState<F> {
         Ok(())
     }
 
-    /// Delivers what is there; whatever takes long is done beside this call.
+    /// Delivers the completions available; slow work runs on another thread.
     pub(super) fn poll(&mut self, out: &mut Vec<Completion<F::Error>>) -> Result<(), F::Error> {
         self.reap(Wait::No)?;
         self.sync_aside();
@@ -181,13 +181,13 @@ impl<F: FileSystem> QueueState<F> {
         Ok(())
     }
 
-    /// The same, waiting at most `timeout` if nothing is there.
+    /// The same, waiting at most `timeout` if nothing is available.
     pub(super) fn wait_timeout(
         &mut self,
         timeout: Duration,
         out: &mut Vec<Completion<F::Error>>,
     ) -> Result<(), F::Error> {
-        // None: later than any clock tells.
+        // `None`: past the end of the clock, so no deadline.
         let deadline = Instant::now().checked_add(timeout);
         self.reap(Wait::No)?;
         self.sync_aside();
@@ -198,7 +198,7 @@ impl<F: FileSystem> QueueState<F> {
             }
             match (&self.syncing, self.door.in_flight()) {
                 (Some(_), 0) => self.await_synced(deadline),
-                // Two things to wait for and one place to wait in: by turns.
+                // Alternate between the two things to wait for: the device and the running batch.
                 (Some(_), _) => self.reap(Wait::Timeout(left.min(TURN)))?,
                 (None, _) => self.reap(Wait::Timeout(left))?,
             }
@@ -211,7 +211,7 @@ impl<F: FileSystem> QueueState<F> {
         Ok(())
     }
 
-    /// Gives the finished requests away; usually by exchanging the two lists, so that none is copied.
+    /// Hands over the finished requests, usually by swapping the two lists, so that none is copied.
     fn hand_over(&mut self, out: &mut Vec<Completion<F::Error>>) {
         if out.is_empty() {
             std::mem::swap(&mut self.ready, out);
@@ -220,12 +220,11 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// Waits for everything in flight and lets all files go.
+    /// Waits for everything in flight and releases all files.
     pub(super) fn shut_down(&mut self) {
         while self.free.len() < self.slots.len() {
             let before = self.free.len();
-            // A queue that cannot be driven any more is waited for when it is dropped, with the files it
-            // still has.
+            // If the queue cannot be driven any more, its drop waits for it and releases the remaining files.
             let stuck = self.drive(Wait::AtLeast(1)).is_err() || self.door.in_flight() == 0;
             self.await_synced(None);
             if stuck && self.free.len() == before {

@@ -1,6 +1,5 @@
-//! What a queue does for requests whose data is complete and that have filled unwritten blocks or are to be durable:
-//! batches of them wait for one conversion of each inode, one commit and flush, which somebody runs beside the queue
-//! ([`crate::flusher`]).
+//! Completion work for requests whose data is complete and that filled unwritten blocks or must be durable. They are
+//! batched: one conversion per inode, one commit and one flush per batch, run outside the queue ([`crate::flusher`]).
 
 use super::core::QueueState;
 use crate::error::Error;
@@ -12,15 +11,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A batch whose conversion, commit and flush somebody runs.
+/// A batch whose conversion, commit and flush are running.
 pub(crate) struct Syncing<E> {
     slots: Vec<u32>,
     outcome: Arc<Outcome<E>>,
 }
 
 impl<F: FileSystem> QueueState<F> {
-    /// Makes one job of all requests that wait to be converted or made durable. None while the batch before is under
-    /// way: those that come meanwhile share the next.
+    /// Makes one job of all requests waiting to be converted or made durable. `None` while the previous batch is
+    /// running: later requests share the next one.
     pub(super) fn start_sync(&mut self) -> Option<SyncJob<F>> {
         if self.syncing.is_some() || self.to_sync.is_empty() {
             return None;
@@ -47,7 +46,7 @@ impl<F: FileSystem> QueueState<F> {
         Some(job)
     }
 
-    /// Delivers the batch under way, if its outcome is there.
+    /// Delivers the running batch, if its outcome is known.
     pub(super) fn finish_synced(&mut self) {
         if let Some(signal) = &self.signal {
             signal.own.clear();
@@ -55,7 +54,7 @@ impl<F: FileSystem> QueueState<F> {
         let Some(done) = self.syncing.as_ref().and_then(|syncing| syncing.outcome.get()) else { return };
         let Some(syncing) = self.syncing.take() else { return };
         if let Some(signal) = &self.signal {
-            // Whoever set the outcome may have been between its two steps of waking at the first look.
+            // The thread that set the outcome may have been between its two wake-up steps at the first clear.
             signal.own.clear();
         }
         let mut converted = done.converted.into_iter();
@@ -71,14 +70,13 @@ impl<F: FileSystem> QueueState<F> {
             self.deliver(number, result.map(|()| slot.length as usize));
         }
         if self.to_sync.is_empty() {
-            // Its memory serves the next batch.
+            // Reuse its memory for the next batch.
             self.to_sync = syncing.slots;
             self.to_sync.clear();
         }
     }
 
-    /// Waits for the batch under way, at most until `deadline`, and delivers it. Whoever runs it needs nothing of
-    /// this queue.
+    /// Waits for the running batch, at most until `deadline`, and delivers it. Running it needs nothing of this queue.
     pub(super) fn await_synced(&mut self, deadline: Option<Instant>) {
         if let Some(syncing) = &self.syncing {
             syncing.outcome.wait(deadline);
@@ -86,7 +84,7 @@ impl<F: FileSystem> QueueState<F> {
         self.finish_synced();
     }
 
-    /// Runs what waits to be made durable here and now, if no batch is under way.
+    /// Makes the waiting requests durable on this thread, if no batch is running.
     pub(super) fn sync_here(&mut self) {
         self.finish_synced();
         if let Some(job) = self.start_sync() {
@@ -95,7 +93,7 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// Leaves what waits to be made durable to the flusher, unless there is nothing to do for it.
+    /// Hands the waiting requests to the flusher, or finishes them here if that never waits.
     pub(super) fn sync_aside(&mut self) {
         self.finish_synced();
         let Some(job) = self.start_sync() else { return };
@@ -107,14 +105,14 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// For a drainer: delivers the batch under way, if its outcome is there, and wakes the owner.
+    /// For a drainer: delivers the running batch, if its outcome is known, and wakes the owner.
     pub(super) fn deliver_synced(&mut self) {
         self.finish_synced();
         self.wake_owner();
     }
 
-    /// Tells an owner who sleeps on a descriptor of completions that somebody else reaped for him: the device does
-    /// not any more.
+    /// Wakes an owner that sleeps on a descriptor after another thread reaped its completions: the device will not
+    /// signal them again.
     fn wake_owner(&self) {
         if let Some(signal) = self.signal.as_ref().filter(|_| !self.ready.is_empty()) {
             signal.own.wake();
@@ -131,7 +129,7 @@ impl<F: FileSystem> QueueState<F> {
             self.signal = Some(signal);
             self.wake_owner();
         } else {
-            // What completed since it was looked at last must show again.
+            // Completions since the last look must be signalled again.
             self.door.event_fd().map_err(Error::from)?;
         }
         let shared = self.signal.as_ref().map(|signal| signal.both.try_clone());
@@ -139,7 +137,7 @@ impl<F: FileSystem> QueueState<F> {
     }
 }
 
-/// One descriptor for what the device completes and for what is made durable beside the queue. To be polled, not read.
+/// One descriptor for device completions and for the outcomes of batches. Poll it, do not read it.
 pub(crate) struct Signal {
     both: OwnedFd,
     own: Arc<Waker>,

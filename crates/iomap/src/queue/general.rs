@@ -1,7 +1,7 @@
 //! Requests of any shape: several pieces, several buffers, holes, the end of the file.
 //!
-//! This is the general iterator with its request object: map up to [`PIECES_MAX`] pieces, turn them into
-//! device requests or zeros, go on behind them.
+//! This is the general iterator with its request object: map up to [`PIECES_MAX`] pieces, turn them into device
+//! requests or zeros, continue after them.
 
 use super::attach::FileSlot;
 use super::core::{General, QueueState};
@@ -54,7 +54,7 @@ impl<F: FileSystem> QueueState<F> {
             self.deliver_at_once(tag, Ok(0), payload);
             return Ok(());
         }
-        // Only whole device blocks are transferred; what they hold behind the end of the file is zeroed.
+        // Only whole device blocks are transferred; bytes past the end of the file are zeroed.
         let block = u64::from(self.engine.geometry.logical_block);
         let transferred = Range { pos, length: visible.next_multiple_of(block) };
         let mut pieces = Pieces::new();
@@ -91,21 +91,21 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// Keeps completions flowing while this thread waits for a gate or a drain: its own queue's and idle
-    /// ones'.
+    /// Keeps completions flowing while this thread waits for a gate or a drain: those of its own queue and of idle
+    /// queues.
     pub(super) fn help(&mut self) {
         self.drive_quietly();
         self.engine.harvest();
     }
 
-    /// A general request that still has parts to push, so that it cannot have finished.
+    /// A general request that still has parts to push, so it cannot have finished.
     fn general(&mut self, number: u32) -> &mut General<F> {
         self.general[number as usize]
             .get_or_insert_with(|| unreachable!("an unsealed request does not finish"))
     }
 
     /// Sends all of `range`, whose mapping begins with `pieces`, by the plan of a write (a read has none); payload byte
-    /// 0 is `range.pos`. Leaves the gate. The completion takes the request out of flight, whatever happens here.
+    /// 0 is `range.pos`. Leaves the gate. The completion takes the request out of flight even if pushing fails.
     pub(super) fn push_all(
         &mut self,
         number: u32,
@@ -139,7 +139,7 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// I/O priority of the file of a slot's request.
+    /// I/O priority of the file behind a slot's request.
     pub(super) fn priority(&self, number: u32) -> Priority {
         let file = &self.files[self.slots[number as usize].label.file()];
         file.as_ref().map_or(Priority::OF_THREAD, |attached| attached.file.priority)
@@ -175,12 +175,12 @@ impl<F: FileSystem> QueueState<F> {
             let nowait = self.general(number).nowait && u64::from(length) <= NOWAIT_MAX;
             let part = Part { op, fua, nowait, priority, pos, offset: offset + sent, length, index };
             while self.door.push(number, part).is_err() {
-                // The device queue is full of our own requests: they complete without any lock that we hold.
-                // What is due to them then comes later: this thread is inside the gate.
+                // The device queue is full of our own requests, which complete without any lock that we hold. Their
+                // conversion and durability come later, since this thread is inside the gate.
                 if let Err(error) = self.reap(Wait::AtLeast(1)) {
                     let general = self.general(number);
                     general.error.get_or_insert(error);
-                    // It was never sent and will not be reaped.
+                    // This part was never sent and will not be reaped.
                     general.ended += 1;
                     return;
                 }

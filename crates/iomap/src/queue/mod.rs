@@ -1,10 +1,10 @@
 //! The queue of one thread: attach files, submit reads and writes, reap completions.
 //!
 //! - `mod.rs`: the public face, and the lock that lets a drainer harvest an idle queue
-//! - `slot.rs`: what is kept of a request; [`core`](self): all of a queue; `drive.rs`: completions;
-//!   `durable.rs`: those that are to be durable
-//! - `retry.rs`: requests that the device put off
-//! - `general.rs`: reads of any shape; `overwrite.rs`: writes of any shape; `window.rs`: writes decided before
+//! - `slot.rs`: the state of a request; [`core`](self): the state of a queue; `drive.rs`: completions; `durable.rs`:
+//!   completions that need conversion or durability
+//! - `retry.rs`: requests that the device asked to repeat
+//! - `general.rs`: reads of any shape; `overwrite.rs`: writes of any shape; `window.rs`: writes that reuse a plan
 //! - the short paths are in their rooms: [`crate::simple_read`], [`crate::write_plan`]
 
 mod attach;
@@ -40,10 +40,10 @@ use uext4_blockdev::{Buffer, BufferPool, Process, QueueFacts, QueueOptions};
 pub struct Completion<E> {
     /// The tag it was submitted with.
     pub tag: u64,
-    /// Bytes transferred (reads end at the end of the file), or why it failed as a whole. The error is boxed
-    /// because thousands of completions without one pass through the processor's nearest cache.
+    /// Bytes transferred (reads end at the end of the file), or why it failed as a whole. The error is boxed to keep
+    /// completions small: thousands without an error pass through the L1 cache.
     pub result: Result<usize, Box<E>>,
-    /// The memory, given back.
+    /// The request's memory, returned.
     pub payload: Payload,
 }
 
@@ -60,11 +60,12 @@ impl<E> Completion<E> {
 /// everything in flight.
 ///
 /// A child process cannot use the queues it inherits: calls that return an error return
-/// [`Forked`](uext4_blockdev::Error::Forked). Dropping one there does nothing; what it holds goes with the child.
+/// [`Forked`](uext4_blockdev::Error::Forked). Dropping one there does nothing; its resources are freed when the child
+/// ends.
 pub struct IoQueue<F: FileSystem> {
     process: Process,
     core: Owner<QueueState<F>>,
-    /// Keeps the drainers' end alive as long as the handle.
+    /// Keeps the drainers' end alive while the handle exists.
     _harvested: Arc<QueueCore<F>>,
     facts: QueueFacts,
     pool: BufferPool,
@@ -90,7 +91,7 @@ impl<F: FileSystem> IoQueue<F> {
         Ok(IoQueue { process, core, _harvested: harvested, facts, pool, delivered })
     }
 
-    /// Refuses in a child process, before anything is locked: whoever holds a lock may not exist there.
+    /// Fails in a child process, before anything is locked: the thread that holds a lock may not exist there.
     #[inline(always)]
     fn check_process(&self) -> Result<(), F::Error> {
         if self.process.is_here() { Ok(()) } else { Err(Self::forked()) }
@@ -104,18 +105,18 @@ impl<F: FileSystem> IoQueue<F> {
     /// An aligned buffer of `length` bytes from the queue's memory, which grows on demand. Contents are unspecified.
     ///
     /// # Errors
-    /// More than the pool's limit; with registered buffers required, memory that the device does not register.
+    /// If the pool's limit is exceeded; with registered buffers required, if the device does not register the memory.
     pub fn buffer(&self, length: usize) -> Result<Buffer, F::Error> {
         Ok(self.pool.take(length).map_err(Error::from)?)
     }
 
-    /// Attaches a file: what its requests need is resolved once. The slot is valid for this queue only.
+    /// Attaches a file: what its requests need of it is resolved once. The slot is valid for this queue only.
     pub fn attach(&mut self, file: &OpenFile<F>) -> Result<FileSlot, F::Error> {
         self.check_process()?;
         Ok(self.core.lock().attach(file))
     }
 
-    /// Detaches a file. Requests in flight finish first, in their own time.
+    /// Detaches a file. Does not wait: requests in flight still complete, and then the file is released.
     pub fn detach(&mut self, slot: FileSlot) -> Result<(), F::Error> {
         self.check_process()?;
         Ok(self.core.lock().detach(slot)?)
@@ -138,14 +139,14 @@ impl<F: FileSystem> IoQueue<F> {
         tag: u64,
     ) -> Result<(), F::Error> {
         if flags.contains(ReadFlags::NOWAIT) {
-            // The device may refuse it, which the short way does not know.
+            // The device may refuse a no-wait request, which the short path does not handle.
             self.check_process()?;
             return self.core.lock().read_general(slot, pos, Payload::One(buffer), flags, tag);
         }
         let core = &mut *self.core.lock();
         match core.simple_read(slot, pos, buffer, tag) {
             Ok(()) => Ok(()),
-            // Of a child process the device queue takes nothing, so it comes here.
+            // In a child process the device queue accepts nothing, so this is reached.
             Err(_) if !self.process.is_here() => Err(Self::forked()),
             Err((_not_simple, buffer)) => core.read_general(slot, pos, Payload::One(buffer), flags, tag),
         }
@@ -211,8 +212,9 @@ impl<F: FileSystem> IoQueue<F> {
         self.core.lock().sync(slot, true, tag)
     }
 
-    /// Changes size or blocks of a file: `change` gets its gate, held alone, when nothing of it is in flight. Done when
-    /// this returns; the outcome is delivered as a completion of no bytes. Requests of this queue get on meanwhile.
+    /// Changes size or blocks of a file: `change` gets its gate, held exclusively and drained. The change is done when
+    /// this returns; its outcome is delivered as a completion of 0 bytes. Other requests of this queue progress during
+    /// the wait.
     pub fn change(
         &mut self,
         slot: FileSlot,
@@ -229,8 +231,7 @@ impl<F: FileSystem> IoQueue<F> {
         self.core.lock().submit()
     }
 
-    /// Waits until `count` completions are there (or nothing is in flight) and delivers all that are. Submits
-    /// first.
+    /// Submits, waits until `count` completions are available (or nothing is in flight) and delivers all that are.
     pub fn wait(&mut self, count: usize) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
         self.check_process()?;
         self.core.lock().wait(count, &mut self.delivered)?;
@@ -247,15 +248,15 @@ impl<F: FileSystem> IoQueue<F> {
         Ok(self.delivered.drain(..))
     }
 
-    /// Delivers the completions that are there, without waiting. Submits first. Commits and flushes that requests wait
-    /// for run beside this call, on a thread that lives as long as there are any.
+    /// Submits, then delivers the completions available, without waiting. Commits and flushes that requests need run on
+    /// another thread, which exists as long as there are any.
     pub fn poll(&mut self) -> Result<std::vec::Drain<'_, Completion<F::Error>>, F::Error> {
         self.check_process()?;
         self.core.lock().poll(&mut self.delivered)?;
         Ok(self.delivered.drain(..))
     }
 
-    /// Requests submitted and not yet delivered. None in a child process, which is delivered nothing.
+    /// Requests submitted and not yet delivered. 0 in a child process, which never gets completions.
     pub fn pending(&mut self) -> usize {
         if self.process.is_here() { self.core.lock().pending() } else { 0 }
     }
@@ -270,9 +271,9 @@ impl<F: FileSystem> IoQueue<F> {
     /// A descriptor that becomes readable when the device may have completed something, for an event loop.
     /// `None`: this device completes without one, call [`IoQueue::poll`].
     ///
-    /// Poll it, do not read from it. What needs no device request completes without a signal: reads behind the end of
-    /// the file or of holes only, empty requests, copies of mapped memory. And what has to be made durable gets under
-    /// way by a call only. So call [`IoQueue::poll`] once after submitting, before going to sleep on the descriptor.
+    /// Poll it, do not read from it. Requests without a device request complete without a signal: reads past the end of
+    /// the file or of holes only, empty requests, copies of mapped memory. Commits and flushes are started only by a
+    /// call. So call [`IoQueue::poll`] once after submitting, before sleeping on the descriptor.
     pub fn eventfd(&mut self) -> Result<Option<OwnedFd>, F::Error> {
         self.check_process()?;
         self.core.lock().eventfd()
@@ -282,7 +283,7 @@ impl<F: FileSystem> IoQueue<F> {
 impl<F: FileSystem> Drop for IoQueue<F> {
     fn drop(&mut self) {
         if !self.process.is_here() {
-            // Nothing of it may be let go: that takes locks, and threads that held some at the fork are not here.
+            // Leak it: releasing it takes locks, and threads that held them at the fork do not exist here.
             std::mem::forget(self._harvested.clone());
             return;
         }
@@ -327,8 +328,7 @@ impl<F: FileSystem> QueueState<F> {
         let index = self.index(slot)?;
         let durability = if all { Durability::Fsync } else { Durability::Datasync };
         let number = self.take_slot(Slot::new(index, tag, Kind::Sync, durability, false))?;
-        // Its work starts with the next drive: completion of earlier writes first, then one commit and flush
-        // for all.
+        // The sync starts with the next drive: earlier writes complete first, then one commit and flush for all.
         self.to_sync.push(number);
         Ok(())
     }

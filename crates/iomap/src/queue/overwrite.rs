@@ -17,8 +17,8 @@ use uext4_blockdev::{Buffer, Op};
 
 impl<F: FileSystem> QueueState<F> {
     /// Writes one buffer that no window covers.
-    // Cold: what it needs shall not be kept in registers on the way of those that are covered. It is the plain route as
-    // well, which pays some ten instructions for having looked for a window.
+    // Out of line, so that the window path spills nothing. Also the plain route, which pays about ten instructions for
+    // the window check.
     #[cold]
     #[inline(never)]
     pub(super) fn write_deciding(
@@ -30,7 +30,7 @@ impl<F: FileSystem> QueueState<F> {
         tag: u64,
     ) -> Result<(), F::Error> {
         if flags.contains(WriteFlags::NOWAIT) {
-            // The device may refuse it, which the short way does not know.
+            // The device may refuse a no-wait request, which the short path does not handle.
             return self.write(slot, pos, Payload::One(buffer), flags, tag, Mapping::Due);
         }
         if self.is_all_on(slot) {
@@ -94,7 +94,7 @@ impl<F: FileSystem> QueueState<F> {
         debug_assert_eq!(range.end(), end);
         let request = Request { range, sync: flags.sync(), bounced: false, queued: true };
         let bits = F::state(&attached.file.inode).block_bits();
-        // A look ahead, as in the synchronous way.
+        // An early check, as in the synchronous path.
         if end > F::state(&attached.file.inode).size()
             || !shares_gate(&request, bits, routing)
             || F::state(&attached.file.inode).gate.enter_open(&attached.cell).is_err()
@@ -115,8 +115,8 @@ impl<F: FileSystem> QueueState<F> {
         let Some(physical) = located else {
             return Err(attached.withdraw(NotSent::Refused(buffer, Mapping::Started)));
         };
-        // The mapping first, then what the view shows: whoever sees a converted block must also see that its
-        // conversion is not durable yet (`InodeState::set_datasync_tid`).
+        // Load the mapping before the view: a reader that sees a converted block must also see that its conversion is
+        // not durable yet (`InodeState::set_datasync_tid`).
         let changes = F::state(&attached.file.inode).changes();
         let view = F::state(&attached.file.inode).view();
         let Some(plan) = plan_shared_overwrite(&request, &view, &self.engine.capabilities, routing) else {
@@ -208,15 +208,15 @@ impl<F: FileSystem> QueueState<F> {
         self.engine.count_write(&**self.counters, request, plan, false, bits, file.switches);
         let number = self.take_slot(Slot::new(index, tag, Kind::General, plan.durability, true))?;
         let mut general = General::new(request.range.length, fresh, ticket);
-        // One of several requests that is refused would leave a half of the write.
+        // If one of several device requests were refused, half of the write would be done.
         let one = matches!(payload, Payload::One(_)) && pieces.len() == 1;
         general.nowait = nowait && one && pieces[0].length == request.range.length;
         self.push_all(number, general, payload, request.range, &mut pieces, Some(plan));
         Ok(())
     }
 
-    /// A write that holds the gate exclusively to its end: its data is written, and what is left is to make it durable,
-    /// with the next drive, when the gate is open again.
+    /// A write that holds the gate exclusively to its end. Its data is written on return; the next drive makes it
+    /// durable, after the gate is open again.
     #[cold]
     fn write_exclusively(
         &mut self,
@@ -243,9 +243,9 @@ impl<F: FileSystem> QueueState<F> {
     }
 }
 
-/// Why a write was not sent by the short way.
+/// Why the short path did not send a write.
 enum NotSent<E> {
-    /// It needs the general way; nothing has happened but, perhaps, the journal's part in its mapping.
+    /// It needs the general path; at most the journal handle around its mapping was started and stopped.
     Refused(Buffer, Mapping),
     /// It failed.
     Failed(E),

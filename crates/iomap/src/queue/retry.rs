@@ -1,7 +1,8 @@
-//! Device requests that the device put off: they are sent again, within bounds.
+//! Retries device requests that failed with a transient error, a bounded number of times.
 //!
-//! `EAGAIN`, `EINTR` and `ECANCELED` say that a request was not carried out to its end, not that it cannot be. Requests
-//! here are whole overwrites and reads whose memory and gate are still held, so sending one again is the same request.
+//! `EAGAIN`, `EINTR` and `ECANCELED` mean that a request was not finished, not that it cannot succeed. The requests
+//! retried here are whole overwrites and reads whose memory and gate are still held, so sending one again repeats the
+//! same request.
 
 use super::core::QueueState;
 use super::slot::Kind;
@@ -14,7 +15,7 @@ use uext4_blockdev::{Done, Error as DeviceError, Op, Retries, is_put_off};
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
 
-/// The requests that were put off and have not ended, by their tags.
+/// Requests with transient errors that have not ended, by tag.
 #[derive(Debug, Default)]
 pub(super) struct PutOff {
     sent: Vec<(u64, Retries)>,
@@ -22,12 +23,12 @@ pub(super) struct PutOff {
 }
 
 impl PutOff {
-    /// Whether some were pushed since the last call, so that they must be submitted.
+    /// Whether any were pushed since the last call and still must be submitted.
     pub(super) fn is_unsent(&mut self) -> bool {
         std::mem::take(&mut self.unsent)
     }
 
-    /// Notes an answer. Whether the request may be sent once more.
+    /// Records a result. Returns whether the request may be sent again.
     fn note(&mut self, tag: u64, transient: bool) -> bool {
         let known = self.sent.iter().position(|(known, _)| *known == tag);
         if !transient {
@@ -41,7 +42,7 @@ impl PutOff {
         self.sent[at].1.count()
     }
 
-    /// Forgets a request that has ended and tells how often it was sent.
+    /// Forgets a request that has ended and returns how often it was sent.
     fn forget(&mut self, tag: u64) -> u32 {
         let known = self.sent.iter().position(|(known, _)| *known == tag);
         known.map_or(1, |at| self.sent.swap_remove(at).1.trials())
@@ -49,7 +50,7 @@ impl PutOff {
 }
 
 impl<F: FileSystem> QueueState<F> {
-    /// Sends a device request again if the device put it off. Returns whether it did.
+    /// Sends a device request again after a transient error. Returns whether it did.
     pub(super) fn retry(&mut self, done: Done) -> bool {
         let transient = is_put_off(-done.result);
         if !transient && self.put_off.sent.is_empty() {
@@ -76,12 +77,12 @@ impl<F: FileSystem> QueueState<F> {
         let fua = label.durability() == Durability::Fua && label.writes();
         let (priority, index) = (self.priority(number), part_of(done.tag));
         let part = Part { op, fua, nowait: false, priority, pos, offset, length, index };
-        // The device queue has room: an answer of it was just taken out.
+        // The device queue has room: a completion was just removed from it.
         if self.door.push(number, part).is_err() {
             return false;
         }
         if label.kind() == Kind::Plain {
-            // Its end must come by here, and not among those that nobody looks at.
+            // Its completion must be examined here, not delivered as a plain one.
             self.slots[number as usize].label = label.single();
             if let Some(attached) = &mut self.files[label.file()] {
                 attached.waiting += 1;
@@ -91,7 +92,7 @@ impl<F: FileSystem> QueueState<F> {
         true
     }
 
-    /// Whether the device could not take a request that does not wait. Nothing was transferred.
+    /// Whether the device refused a no-wait request. Nothing was transferred.
     fn refuses_to_wait(&self, done: Done) -> bool {
         let general = &self.general[slot_of(done.tag) as usize];
         done.result == -EAGAIN && general.as_ref().is_some_and(|general| general.nowait)

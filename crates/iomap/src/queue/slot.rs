@@ -1,4 +1,4 @@
-//! What is kept of a request between submission and delivery.
+//! State of a request between submission and delivery.
 
 use crate::counters::Tally;
 use crate::plan::Durability;
@@ -9,19 +9,19 @@ use crate::plan::Durability;
 pub(crate) enum Kind {
     /// Nothing.
     Free,
-    /// One device request that transfers the whole buffer, and nothing to do when it is complete: simple reads and most
-    /// overwrites of one piece.
+    /// One device request that transfers the whole buffer, with no work at completion: simple reads and most overwrites
+    /// of one piece.
     Plain,
     /// The same with a commit or a flush to follow.
     Single,
-    /// Any number of device requests; the rest of it is in [`QueueState::general`](super::QueueState::general).
+    /// Any number of device requests; the rest of its state is in [`QueueState::general`](super::QueueState::general).
     General,
     /// A sync of the file.
     Sync,
 }
 
-/// What completion has to know of a request in one word: its file, its kind, the work at completion, whether it writes,
-/// and what it counts. Requests of equal labels are completed together.
+/// What completion must know about a request, in one word: its file, its kind, the work at completion, whether it
+/// writes, and what it counts. Requests with equal labels are completed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label(u64);
 
@@ -32,7 +32,7 @@ const TALLIED: u64 = 1 << 49;
 const SUBBLOCK: u64 = 1 << 50;
 
 impl Label {
-    /// Of a slot without a request.
+    /// The label of a free slot.
     pub(crate) const FREE: Label = Label::new(0, Kind::Free, Durability::None, false);
 
     pub(crate) const fn new(file: u32, kind: Kind, durability: Durability, write: bool) -> Label {
@@ -40,13 +40,13 @@ impl Label {
         Label(file as u64 | (kind as u64) << KIND_SHIFT | (durability as u64) << DURABILITY_SHIFT | write)
     }
 
-    /// Of one device request that reads a whole buffer on the short path.
+    /// The label of one device request that reads a whole buffer on the short path.
     #[inline(always)]
     pub(crate) const fn read(file: u32) -> Label {
         Label::new(file, Kind::Plain, Durability::None, false).tallied()
     }
 
-    /// Of one device request that writes a whole buffer.
+    /// The label of one device request that writes a whole buffer.
     pub(crate) const fn write(file: u32, durability: Durability) -> Label {
         let kind = match durability {
             Durability::Datasync | Durability::Fsync => Kind::Single,
@@ -55,25 +55,25 @@ impl Label {
         Label::new(file, kind, durability, true)
     }
 
-    /// The same of a plain request whose route is counted when it is over, for a whole batch at once: a store of each
-    /// request's own would wait behind the block that was copied for the one before.
+    /// The same for a plain request whose route is counted on completion, for a whole batch at once: a store per
+    /// request would queue in the store buffer behind the block copied for the previous request.
     #[inline(always)]
     pub(crate) const fn tallied(self) -> Label {
         Label(self.0 | TALLIED)
     }
 
-    /// The same of a request that is looked at by itself when it ends.
+    /// The same for a request that is examined individually when it ends.
     pub(crate) fn single(self) -> Label {
         Label(self.0 & !(0xff << KIND_SHIFT) | (Kind::Single as u64) << KIND_SHIFT)
     }
 
-    /// The same of a write that touches only a part of some file-system block, if `subblock`.
+    /// The same, for a write of only a part of some file-system block if `subblock`.
     #[inline(always)]
     pub(crate) fn with_subblock(self, subblock: bool) -> Label {
         Label(if subblock { self.0 | SUBBLOCK } else { self.0 })
     }
 
-    /// What each request of this label counts when it is over.
+    /// What each request with this label counts on completion.
     #[inline]
     pub(crate) fn tally(self) -> Option<Tally> {
         match (self.0 & TALLIED != 0, self.writes()) {
@@ -110,7 +110,7 @@ impl Label {
     }
 }
 
-/// A request between submission and delivery. Plain values, so that presetting one is a handful of stores.
+/// A request between submission and delivery. Plain values, so that presetting one takes a few stores.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     pub(crate) tag: u64,
@@ -130,7 +130,7 @@ impl Slot {
     }
 }
 
-/// Plain requests of one label that ended one after another.
+/// A run of plain requests with one label that ended consecutively.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Landed {
     pub(crate) label: Label,
@@ -139,7 +139,7 @@ pub(crate) struct Landed {
 }
 
 impl Landed {
-    /// None yet: no slot has this label.
+    /// An empty run: no slot has this label.
     pub(crate) const NONE: Landed = Landed { label: Label(u64::MAX), count: 0 };
 }
 

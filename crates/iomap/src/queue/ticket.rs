@@ -1,25 +1,24 @@
-//! What a request of a queue holds of its file.
+//! What a queued request holds of its file.
 
 use crate::fs::FileSystem;
 use crate::gate::{Busy, Cell};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 
-/// A file as one queue holds it: its inode, and the queue's own cell of the gate. Only this queue clones it.
+/// A file held by one queue: its inode, and the queue's own cell of the gate. Only this queue clones it.
 pub(crate) struct Hold<F: FileSystem> {
     pub(crate) inode: Arc<F::Inode>,
     pub(crate) cell: Arc<CachePadded<Cell>>,
 }
 
-/// A request inside the gate and in flight. It goes with whatever became of the request: dropped, it is neither any
-/// more. So who refuses a request just returns.
+/// A request inside the gate and in flight. Dropping it ends both, so code that refuses a request just returns.
 pub(crate) struct Ticket<F: FileSystem> {
     hold: Arc<Hold<F>>,
     inside: bool,
 }
 
 impl<F: FileSystem> Ticket<F> {
-    /// Enters, if nobody holds the gate alone.
+    /// Enters the gate, unless it is held exclusively.
     pub(crate) fn enter(hold: &Arc<Hold<F>>) -> Result<Self, Busy> {
         F::state(&hold.inode).gate.enter(&hold.cell)?;
         Ok(Ticket { hold: hold.clone(), inside: true })

@@ -1,9 +1,9 @@
-//! Overwrites that were decided already.
+//! Overwrites that reuse the plan of an earlier one.
 //!
-//! [`plan_shared_overwrite`](crate::write_plan::plan_shared_overwrite) decides by the flags of a request, its written
-//! run, the sizes, the mapping and the inode. Switches (all on) and device never change. So the queue keeps the
-//! decision with the file: the next request of the same flags asks only whether the run covers it, and whether mapping
-//! and inode are unchanged. It also asks whether the gate is open and the file system alive.
+//! [`plan_shared_overwrite`](crate::write_plan::plan_shared_overwrite) depends on the flags of a request, its written
+//! run, the sizes, the mapping and the inode; the switches (all on) and the device never change. So the queue keeps the
+//! plan with the file: the next request with the same flags only checks that the run covers it and that mapping and
+//! inode are unchanged, that the gate is open and that the file system is alive.
 
 use super::attach::{Attached, FileSlot};
 use super::core::QueueState;
@@ -12,15 +12,15 @@ use crate::fs::FileSystem;
 use crate::plan::{Durability, View, WriteFlags};
 use uext4_blockdev::{BUFFER_ALIGN, Buffer, Op};
 
-/// What was decided, and for which requests.
+/// A kept plan, and the requests that it covers.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// So many bytes of the file from `start` lie in one written run, inside both sizes.
+    /// Number of bytes from `start` that lie in one written run, inside both sizes.
     start: u64,
     length: u64,
     /// Device position of `start`.
     physical: u64,
-    /// Of the mapping, and of what else was looked at.
+    /// Generation of the mapping, and change counter of the inode, when the plan was made.
     generation: u64,
     changes: u64,
     label: Label,
@@ -30,7 +30,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Covers nothing.
+    /// A window that covers nothing.
     pub(super) const CLOSED: Window = Window {
         start: 0,
         length: 0,
@@ -46,7 +46,7 @@ impl Window {
     /// The device position of `length` bytes at `pos`, if they are covered.
     #[inline(always)]
     fn locate(&self, pos: u64, length: u64) -> Option<u64> {
-        // Before the start it wraps around. An empty request is not covered.
+        // A position before the start wraps around and fails the check. An empty request is not covered.
         let offset = pos.wrapping_sub(self.start);
         if offset >= self.length || length.wrapping_sub(1) >= self.length - offset {
             return None;
@@ -54,7 +54,8 @@ impl Window {
         Some(offset + self.physical)
     }
 
-    /// Whether a write touches only a part of some file-system block. Device positions say the same as the file's.
+    /// Whether a write touches only a part of some file-system block. Device positions give the same answer as file
+    /// positions.
     #[inline(always)]
     fn splits_block(&self, pos: u64, length: u64) -> bool {
         (pos | length) & u64::from(self.block_mask) != 0
@@ -62,9 +63,9 @@ impl Window {
 }
 
 impl<F: FileSystem> Attached<F> {
-    /// Keeps `label`, which was decided for a request with `flags`. `view` was loaded after `changes`, and both inside
-    /// the gate. The window is the run kept last, of the same mapping: nearly always the request's own. If not, the
-    /// decision holds there as well: of a run it takes only that it is written and inside both sizes.
+    /// Keeps `label`, the plan of a request with `flags`. `view` was loaded after `changes`, both inside the gate. The
+    /// window is the run kept last in the same mapping, nearly always the request's own. Otherwise the plan still
+    /// holds: it depends only on the run being written and inside both sizes.
     #[inline(always)]
     pub(super) fn open_window(
         &mut self,
@@ -122,7 +123,7 @@ impl<F: FileSystem> QueueState<F> {
         let Some(number) = self.free.pop() else { return Err(attached.withdraw(buffer)) };
         let (label, fua) = (window.label.with_subblock(window.splits_block(pos, length)), window.fua);
         self.slots[number as usize] = Slot { tag, pos: physical, length: length as u32, label };
-        // All but the gate is noted before, so that little has to be kept over the call.
+        // Everything but the gate is recorded first, so that little has to be saved across the call.
         match self.door.send(number, buffer, Op::Write, fua, physical) {
             Ok(()) => {
                 F::state(&attached.file.inode).gate.leave(&attached.cell);
@@ -132,7 +133,7 @@ impl<F: FileSystem> QueueState<F> {
         }
     }
 
-    /// Withdraws the request of a slot that the device's queue, which is full, did not take.
+    /// Withdraws a slot's request that the full device queue did not accept.
     #[cold]
     #[inline(never)]
     fn withdraw(&mut self, number: u32, buffer: Buffer) -> Buffer {
