@@ -7,7 +7,7 @@ use common::{assert_same_bytes, read_write};
 use std::time::{Duration, Instant};
 use uext4::device::Ask;
 use uext4::device::Error as DeviceError;
-use uext4::{Error, QueueOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{Error, OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::{Scratch, oracle};
 
 fn is_refused<T>(result: Result<T, Error>) -> bool {
@@ -33,6 +33,7 @@ fn parent_and_child(options: QueueOptions) {
     // An uncommitted change.
     let end = file.size();
     file.write_any_at(&[1; 16], end, WriteFlags::empty()).unwrap();
+    let new = volume.replace_file("/replaced", OpenOptions::new()).unwrap();
     let mut queue = volume.queue(options).unwrap();
     let slot = queue.attach(&file).unwrap();
     for tag in 0..8 {
@@ -54,6 +55,9 @@ fn parent_and_child(options: QueueOptions) {
             assert!(is_refused(queue.poll().map(|_| ())) && is_refused(queue.wait(1).map(|_| ())));
             assert!(is_refused(file.read_any_at(&mut [0; 16], 0)));
             assert!(is_refused(file.write_any_at(&[1; 16], 0, WriteFlags::DSYNC)));
+            assert!(is_refused(new.finish().map(drop)) && is_refused(volume.remove_file("/data")));
+            assert!(is_refused(volume.open_file("/made", read_write().create(true)).map(drop)));
+            assert!(is_refused(volume.replace_file("/data", OpenOptions::new()).map(drop)));
             assert!(is_refused(volume.clone().close()), "the log is the parent's");
             drop((queue, file, volume));
         }));
@@ -77,6 +81,7 @@ fn parent_and_child(options: QueueOptions) {
     }
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child ended with {status:#x}");
     file.write_any_at(&[7; 16], 0, WriteFlags::DSYNC).unwrap();
+    new.finish().unwrap();
     drop((queue, file, volume));
     oracle::e2fsck_clean(&image);
 }

@@ -86,6 +86,7 @@ impl Volume {
         if !self.shared.options.write {
             return Err(Error::ReadOnly("the volume was opened read-only"));
         }
+        self.shared.check_process()?;
         self.shared.fs.check_alive()
     }
 

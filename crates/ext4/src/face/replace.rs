@@ -80,6 +80,7 @@ impl Replacement {
     /// old file can fail with other errors: the name leads to the new one then.
     pub fn finish(self) -> Result<File> {
         let Replacement { begun, file, shared } = self;
+        shared.check_process()?;
         replace::finish(&shared.fs, begun)?;
         Ok(file)
     }

@@ -79,6 +79,11 @@ impl Shared {
         self.process == std::process::id()
     }
 
+    /// Refuses a change in a forked child, where it would succeed in memory only.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.is_ours() { Ok(()) } else { Err(blockdev::Error::Forked.into()) }
+    }
+
     /// The device as it was given, without the overlay of recovery.
     pub(super) fn given_device(&self) -> &Arc<dyn Device> {
         &self.device
