@@ -12,8 +12,8 @@
  *   memory has the length that is said. Nothing that is passed is kept after the call, but for the memory of
  *   queued requests, which is the library's from uext4_queue_submit() until uext4_queue_reap() gives the
  *   completion.
- * - Threads. Volumes and files may be used by any number of threads at once. A queue or a directory is for one
- *   thread at a time; a queue answers others with -EBUSY.
+ * - Threads. Volumes, files and replacements may be used by any number of threads at once. A queue or a directory
+ *   is for one thread at a time; a queue answers others with -EBUSY.
  * - Durability. A write is durable after uext4_fdatasync() or uext4_fsync() of its file, or when it returns if
  *   it has UEXT4_DSYNC or UEXT4_SYNC. A change of sizes or blocks is durable after the next uext4_fsync() of the
  *   file, a name that was made or taken away after uext4_sync(), and everything with uext4_close().
@@ -147,6 +147,9 @@ struct uext4_file;
 
 // A queue of I/O. One thread at a time uses it: another gets `-EBUSY`.
 struct uext4_queue;
+
+// A new file without a name that will take the name of another.
+struct uext4_replacement;
 
 // An open volume.
 struct uext4_volume;
@@ -496,6 +499,46 @@ int32_t uext4_queue_pending(struct uext4_queue *queue);
 // A descriptor that becomes readable when there may be something to reap; `-EOPNOTSUPP` on devices that have none. It
 // belongs to the queue. Poll it, do not read it; reap once after submitting, before you sleep.
 int32_t uext4_queue_eventfd(struct uext4_queue *queue);
+
+// Begins to replace the regular file at `name`, or to create it if there is none: makes an empty file without a name.
+// Symbolic links are followed. Get it with `uext4_replacement_file`, write the new content, then call
+// `uext4_replacement_finish` (or `uext4_replacement_abandon`): until then the name leads to the old file, and both
+// take space.
+//
+// The new file takes owner, group, permissions, access control lists and other extended attributes from the old one,
+// but no set-user-id, set-group-id or capabilities. If there is no old file, its permissions are `mode`. The new file
+// has one name: other hard links still lead to the old file.
+// `switches` sets optimisations of the new file (NULL: as the volume).
+//
+// After a crash before `uext4_replacement_finish` the name leads to the old file; the next open for writing frees the
+// new one.
+int32_t uext4_replace(struct uext4_volume *volume,
+                      const char *name,
+                      uint32_t mode,
+                      const char *switches,
+                      struct uext4_replacement **replacement);
+
+// A handle of the new file, open for reading and writing: for direct calls, any bytes, queues. It is a handle of its
+// own, which outlives the replacement: close it with `uext4_file_close`.
+int32_t uext4_replacement_file(struct uext4_replacement *replacement,
+                               struct uext4_file **file);
+
+// Moves the name to the new file, in one step, and ends the handle of the replacement. Whatever file has the name by
+// then loses it, and goes with its last name and its last handle.
+//
+// Writes that returned or completed before this call need no sync of their own: after any crash the name leads to the
+// old file, whole, or to the new one with all of them. Which of the two is certain after the next `uext4_fsync` of
+// the new file, `uext4_sync` or `uext4_close`: then it is the new one. On a volume without a journal a crash before
+// that leaves the names to e2fsck.
+//
+// After a failure the handle is ended too. The name still leads to the old file then, and the new one goes with its
+// last handle; only if the old file could not be freed does the name lead to the new one, of which `uext4_fstat` then
+// reports one link.
+int32_t uext4_replacement_finish(struct uext4_replacement *replacement);
+
+// Gives the replacement up, and ends its handle. The name still leads to the old file; the new one goes with its last
+// handle.
+int32_t uext4_replacement_abandon(struct uext4_replacement *replacement);
 
 // The version of the library, such as `"0.1.0"`.
 const char *uext4_version(void);

@@ -26,6 +26,7 @@ pub(crate) enum Kind {
     File = 2,
     Queue = 3,
     Dir = 4,
+    Replacement = 5,
 }
 
 /// Something with a handle.
@@ -138,7 +139,7 @@ impl<T> Table<T> {
 }
 
 #[cold]
-fn closed() -> Fault {
+pub(crate) fn closed() -> Fault {
     Fault::new(libc::EBADF, "the handle is closed, or of another kind")
 }
 

@@ -77,6 +77,7 @@ static void wrong_handles(void)
     struct uext4_file *file;
     struct uext4_queue *queue;
     struct uext4_dir *dir;
+    struct uext4_replacement *replacement;
     struct uext4_stat facts;
     struct uext4_dirent entry;
     struct uext4_completion done;
@@ -90,7 +91,14 @@ static void wrong_handles(void)
     IS(uext4_file_open(volume, "/handles", UEXT4_READ | UEXT4_WRITE | UEXT4_CREATE, 0600, NULL, &file), 0);
     IS(uext4_queue_open(volume, 4, 0, 0, &queue), 0);
     IS(uext4_opendir(volume, "/", &dir), 0);
+    IS(uext4_replace(NULL, "/handles", 0600, NULL, &replacement), -EINVAL);
+    IS(uext4_replace(volume, "/handles", 0600, NULL, &replacement), 0);
     /* One kind for another. */
+    IS(uext4_replacement_finish((struct uext4_replacement *)file), -EBADF);
+    IS(uext4_replacement_abandon((struct uext4_replacement *)dir), -EBADF);
+    IS(uext4_replacement_file((struct uext4_replacement *)volume, &file), -EBADF);
+    IS(uext4_file_close((struct uext4_file *)replacement), -EBADF);
+    IS(uext4_replacement_finish(NULL), -EINVAL);
     IS(uext4_pread((struct uext4_file *)volume, &byte, 1, 0, 0), -EBADF);
     IS(uext4_queue_pending((struct uext4_queue *)file), -EBADF);
     IS(uext4_close((struct uext4_volume *)queue), -EBADF);
@@ -127,6 +135,10 @@ static void wrong_handles(void)
     IS(uext4_closedir(dir), 0);
     IS(uext4_closedir(dir), -EBADF);
     IS(uext4_readdir(dir, &entry), -EBADF);
+    IS(uext4_replacement_abandon(replacement), 0);
+    IS(uext4_replacement_abandon(replacement), -EBADF);
+    IS(uext4_replacement_finish(replacement), -EBADF);
+    IS(uext4_replacement_file(replacement, &file), -EBADF);
     IS(uext4_unlink(volume, "/handles"), 0);
 }
 
@@ -233,6 +245,108 @@ static void names(void)
     IS(uext4_unlink(volume, "/file"), 0);
     IS(uext4_unlink(volume, "/file"), -ENOENT);
     IS(uext4_unlink(volume, "/"), -EISDIR);
+}
+
+/* Whether the file at this name is SIZE bytes, all FILL. */
+static int is_whole(const char *name, char fill, int64_t size)
+{
+    struct uext4_file *file;
+    char *bytes = malloc(size + 1);
+    CHECK(bytes);
+    IS(uext4_file_open(volume, name, UEXT4_READ, 0, NULL, &file), 0);
+    int whole = uext4_file_size(file) == size && uext4_pread_any(file, bytes, size + 1, 0) == size;
+    for (int64_t at = 0; whole && at < size; at++)
+        whole = bytes[at] == fill;
+    IS(uext4_file_close(file), 0);
+    free(bytes);
+    return whole;
+}
+
+/* The new file of a replacement, filled with SIZE bytes. */
+static struct uext4_file *filled(struct uext4_replacement *replacement, char fill, int64_t size)
+{
+    struct uext4_file *file;
+    char *bytes = malloc(size);
+    CHECK(bytes);
+    memset(bytes, fill, size);
+    IS(uext4_replacement_file(replacement, &file), 0);
+    IS(uext4_pwrite_any(file, bytes, size, 0, 0), size);
+    free(bytes);
+    return file;
+}
+
+static void replacements(void)
+{
+    struct uext4_replacement *replacement;
+    struct uext4_file *file, *old, *other;
+    struct uext4_stat facts;
+    struct uext4_statfs before, after;
+
+    IS(uext4_replace(volume, NULL, 0600, NULL, &replacement), -EFAULT);
+    IS(uext4_replace(volume, "/replaced", 0600, NULL, NULL), -EFAULT);
+    IS(uext4_replace(volume, "/replaced", 0600, "no-such-switch=off", &replacement), -EINVAL);
+    IS(uext4_replace(volume, "/", 0600, NULL, &replacement), -EISDIR);
+    CHECK(replacement == NULL);
+    IS(uext4_replace(volume, "/nowhere/x", 0600, NULL, &replacement), -ENOENT);
+    CHECK(strstr(uext4_last_error(), "/nowhere/x"));
+    IS(uext4_stat(volume, "/replaced", 1, &facts), -ENOENT);
+
+    /* A missing name is created. */
+    IS(uext4_replace(volume, "/replaced", 0640, "simple-read=on", &replacement), 0);
+    IS(uext4_replacement_file(replacement, NULL), -EFAULT);
+    file = filled(replacement, 'o', 30001);
+    IS(uext4_stat(volume, "/replaced", 1, &facts), -ENOENT);
+    IS(uext4_replacement_finish(replacement), 0);
+    IS(uext4_replacement_finish(replacement), -EBADF);
+    IS(uext4_fstat(file, &facts), 0);
+    CHECK(facts.mode == (S_IFREG | 0640) && facts.links == 1 && facts.size == 30001);
+    CHECK(is_whole("/replaced", 'o', 30001));
+    IS(uext4_fsync(file), 0);
+
+    /* Abandoned: the old file stays, and the new one goes with its last handle. */
+    IS(uext4_sync(volume), 0);
+    IS(uext4_statfs(volume, &before), 0);
+    IS(uext4_replace(volume, "/replaced", 0600, NULL, &replacement), 0);
+    other = filled(replacement, 'a', 500000);
+    IS(uext4_replacement_abandon(replacement), 0);
+    IS(uext4_fstat(other, &facts), 0);
+    CHECK(facts.links == 0 && facts.size == 500000);
+    IS(uext4_statfs(volume, &after), 0);
+    CHECK(after.free_inodes + 1 == before.free_inodes && after.free < before.free);
+    IS(uext4_file_close(other), 0);
+    IS(uext4_sync(volume), 0);
+    IS(uext4_statfs(volume, &after), 0);
+    IS(after.free_inodes, before.free_inodes);
+    IS(after.free, before.free);
+    CHECK(is_whole("/replaced", 'o', 30001));
+
+    /* Finished: the old file lives as long as it is open, and the new one has its owner and permissions. */
+    old = file;
+    IS(uext4_replace(volume, "/replaced", 0600, NULL, &replacement), 0);
+    file = filled(replacement, 'n', 70007);
+    CHECK(is_whole("/replaced", 'o', 30001));
+    IS(uext4_replacement_finish(replacement), 0);
+    CHECK(is_whole("/replaced", 'n', 70007));
+    IS(uext4_fstat(old, &facts), 0);
+    CHECK(facts.links == 0 && facts.size == 30001);
+    IS(uext4_fstat(file, &facts), 0);
+    CHECK(facts.links == 1 && facts.mode == (S_IFREG | 0640));
+    IS(uext4_fsync(file), 0);
+    IS(uext4_file_close(old), 0);
+    IS(uext4_file_close(file), 0);
+    IS(uext4_sync(volume), 0);
+    IS(uext4_statfs(volume, &after), 0);
+    IS(after.free_inodes, before.free_inodes);
+
+    /* Whatever has the name by then is replaced. */
+    IS(uext4_replace(volume, "/taken", 0600, NULL, &replacement), 0);
+    IS(uext4_file_open(volume, "/taken", UEXT4_WRITE | UEXT4_CREATE_NEW, 0600, NULL, &file), 0);
+    IS(uext4_file_close(file), 0);
+    file = filled(replacement, 't', 10);
+    IS(uext4_replacement_finish(replacement), 0);
+    CHECK(is_whole("/taken", 't', 10));
+    IS(uext4_file_close(file), 0);
+    IS(uext4_unlink(volume, "/taken"), 0);
 }
 
 static int reaped(struct uext4_queue *queue, struct uext4_completion *done, int count)
@@ -378,7 +492,10 @@ static void threads(void)
 static void children(void)
 {
     struct uext4_file *file;
+    struct uext4_replacement *replacement;
     int status;
+    IS(uext4_replace(volume, "/replaced", 0600, NULL, &replacement), 0);
+    IS(uext4_file_close(filled(replacement, 'f', 5000)), 0);
     IS(uext4_file_open(volume, "/shared", UEXT4_READ | UEXT4_WRITE | UEXT4_CREATE, 0600, NULL, &file), 0);
     IS(uext4_pwrite_any(file, "parent", 6, 0, 0), 6);
     pid_t child = fork();
@@ -387,12 +504,18 @@ static void children(void)
         char byte;
         int refused = uext4_pread_any(file, &byte, 1, 0) < 0 && uext4_fsync(file) < 0 && uext4_tick(volume) < 0 &&
                       uext4_sync(volume) < 0 && uext4_ftruncate(file, 0) < 0 && uext4_close(volume) < 0;
+        struct uext4_replacement *begun;
+        refused = refused && uext4_replace(volume, "/replaced", 0600, NULL, &begun) < 0 &&
+                  uext4_replacement_finish(replacement) < 0;
         _exit(refused ? 0 : 1);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     IS(uext4_file_size(file), 6);
     IS(uext4_fsync(file), 0);
     IS(uext4_file_close(file), 0);
+    CHECK(is_whole("/replaced", 'n', 70007));
+    IS(uext4_replacement_finish(replacement), 0);
+    CHECK(is_whole("/replaced", 'f', 5000));
 }
 
 int main(int count, char **arguments)
@@ -402,17 +525,21 @@ int main(int count, char **arguments)
     wrong_handles();
     files();
     names();
+    replacements();
     queues();
     threads();
     children();
     struct uext4_file *file;
+    struct uext4_replacement *replacement;
     char bytes[6];
     IS(uext4_file_open(volume, "/shared", UEXT4_READ, 0, NULL, &file), 0);
+    IS(uext4_replace(volume, "/replaced", 0600, NULL, &replacement), 0);
     IS(uext4_close(volume), 0);
     IS(uext4_close(volume), -EBADF);
     /* Open files outlive the handle of their volume. */
     IS(uext4_pread_any(file, bytes, 6, 0), 6);
     CHECK(memcmp(bytes, "parent", 6) == 0);
+    IS(uext4_replacement_abandon(replacement), 0);
     IS(uext4_file_close(file), 0);
     puts("ok");
     return 0;
