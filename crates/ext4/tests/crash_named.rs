@@ -144,6 +144,9 @@ plays! {
     no_room: SMALL true, nearly_full, no_room;
     threads: SMALL true, nothing, threads;
     emptied: SMALL true, two_files, emptied;
+    replaced: SMALL true, two_files, replaced;
+    replaced_in_clusters: CLUSTERS false, two_files, replaced;
+    replaced_flushed: SMALL true, two_files, replaced;
     pointers: POINTERS false, old_files, pointers;
     everything_without_checksums: NO_SUMS false, two_files, everything;
     everything_with_old_checksums: SUMS_1 false, two_files, everything;
@@ -239,4 +242,29 @@ fn a_ledger_tells_what_may_be_there() {
     assert!(ok(&of(&gone), None) && ok(&of(&gone), Some(b"aaaa")));
     let named = [&gone[..], &[Mark::Named { path: "/f".into() }]].concat();
     assert!(ok(&of(&named), None) && !ok(&of(&named), Some(b"aaaa")));
+}
+
+/// A name leads to one file or the other, never to a mixture.
+#[test]
+fn a_ledger_keeps_a_replaced_file_apart() {
+    let path = || String::from("/f");
+    let begun =
+        |bytes: &[u8]| Mark::Begun { path: path(), bytes: Some(Arc::new(bytes.to_vec())), moves: false };
+    let replaced = |bytes: &[u8]| Mark::Replaced { path: path(), bytes: Arc::new(bytes.to_vec()) };
+    let durable = || Mark::Durable { path: path(), range: 0..u64::MAX };
+    let ok = |marks: &[Mark], found: Option<&[u8]>| {
+        Ledger::new(marks.iter(), false).check_file("/f", found).is_ok()
+    };
+    let mut marks = vec![begun(b"aaaa"), durable(), replaced(b"bbbb"), begun(b"bbbbcc")];
+    for right in [&b"aaaa"[..], b"bbbb", b"bbbbc", b"bbbbcc"] {
+        assert!(ok(&marks, Some(right)), "{right:?}");
+    }
+    for wrong in [&b""[..], b"aabb", b"bb", b"aaaacc", b"\0\0\0\0", &[GARBAGE; 4]] {
+        assert!(!ok(&marks, Some(wrong)), "{wrong:?}");
+    }
+    assert!(!ok(&marks, None));
+    marks.push(Mark::Named { path: path() });
+    assert!(ok(&marks, Some(b"bbbb")) && !ok(&marks, Some(b"aaaa")));
+    let made = [replaced(b"bb")];
+    assert!(ok(&made, None) && ok(&made, Some(b"bb")) && !ok(&made, Some(b"")));
 }

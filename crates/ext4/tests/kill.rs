@@ -35,6 +35,7 @@ fn encode(mark: &Mark) -> Vec<u8> {
         Mark::Begun { path, bytes: Some(bytes), moves } => (1, path, [u64::from(*moves), 0], Some(bytes)),
         Mark::Durable { path, range } => (2, path, [range.start, range.end], None),
         Mark::Named { path } => (3, path, [0, 0], None),
+        Mark::Replaced { path, bytes } => (4, path, [0, 0], Some(bytes)),
     };
     let bytes = bytes.map_or(&[][..], |bytes| bytes);
     let mut told = vec![kind];
@@ -62,7 +63,8 @@ fn decode(told: &[u8]) -> Option<(Mark, &[u8])> {
         0 => Mark::Begun { path, bytes: None, moves: false },
         1 => Mark::Begun { path, bytes: Some(Arc::new(bytes.to_vec())), moves: start == 1 },
         2 => Mark::Durable { path, range: start..end },
-        _ => Mark::Named { path },
+        3 => Mark::Named { path },
+        _ => Mark::Replaced { path, bytes: Arc::new(bytes.to_vec()) },
     };
     Some((mark, rest))
 }
@@ -218,7 +220,10 @@ fn kills(name: &str, layout: Layout) {
         for round in 0..rounds {
             let what = format!("{name}, UEXT4_KILL_SEED={seed}, kill {round}");
             let marks = killed(&name, &image, &mut rng);
-            acknowledged += marks.iter().filter(|mark| !matches!(mark, Mark::Begun { .. })).count();
+            acknowledged += marks
+                .iter()
+                .filter(|mark| !matches!(mark, Mark::Begun { .. } | Mark::Replaced { .. }))
+                .count();
             let ledger = Ledger::new(known.iter().chain(&marks), layout == CLUSTERS);
             let check = |volume: &Volume, by: &str| {
                 ledger.check(volume).unwrap_or_else(|wrong| panic!("{what}, recovered by {by}: {wrong}"));

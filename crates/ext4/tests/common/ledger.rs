@@ -21,14 +21,17 @@ pub enum Mark {
         /// Its blocks move meanwhile: its old places may become holes.
         moves: bool,
     },
+    /// The name is about to lead to another file, which has these contents already.
+    Replaced { path: String, bytes: Arc<Vec<u8>> },
     /// The change begun last is durable in this range; in the whole file, including its size, if the range has no end.
     Durable { path: String, range: Range<u64> },
     /// The name is durable, or durably gone.
     Named { path: String },
 }
 
+/// One file, from its first contents at the name on.
 struct History {
-    /// The oldest version: the file does not exist.
+    /// The oldest version of the first file at a name: it does not exist.
     versions: Vec<(Option<Arc<Vec<u8>>>, bool)>,
     /// From this version on, the existence of the file is durable.
     named: usize,
@@ -36,16 +39,17 @@ struct History {
     floors: Vec<(Range<u64>, usize)>,
 }
 
-impl Default for History {
-    fn default() -> History {
-        History { versions: vec![(None, false)], named: 0, floors: Vec::new() }
+impl History {
+    fn from(oldest: Option<Arc<Vec<u8>>>) -> History {
+        History { versions: vec![(oldest, false)], named: 0, floors: Vec::new() }
     }
 }
 
 /// The marks made before a cut, by path.
 #[derive(Default)]
 pub struct Ledger {
-    files: BTreeMap<String, History>,
+    /// The files that a name may lead to: the last, or one that it replaced. Their contents never mix.
+    files: BTreeMap<String, Vec<History>>,
     /// Blocks of a cluster that a file keeps can be reused by it at once, as in Linux: bytes that were cut off and
     /// written again may be zeros before the cut is durable.
     clusters: bool,
@@ -59,24 +63,36 @@ impl Ledger {
         ledger
     }
 
+    /// The files of a name.
+    fn of(&mut self, path: &str) -> &mut Vec<History> {
+        self.files.entry(path.into()).or_insert_with(|| vec![History::from(None)])
+    }
+
+    /// The file that a name leads to, durably: it is none of those before.
+    fn named(&mut self, path: &str) -> &mut History {
+        let files = self.of(path);
+        files.drain(..files.len() - 1);
+        let last = &mut files[0];
+        last.named = last.versions.len() - 1;
+        last
+    }
+
     pub fn add(&mut self, mark: &Mark) {
         match mark {
             Mark::Begun { path, bytes, moves } => {
-                let history = self.files.entry(path.clone()).or_default();
-                history.versions.push((bytes.clone(), *moves));
+                let last = self.of(path).last_mut().expect("never empty");
+                last.versions.push((bytes.clone(), *moves));
             }
+            Mark::Replaced { path, bytes } => self.of(path).push(History::from(Some(bytes.clone()))),
             Mark::Durable { path, range } => {
-                let history = self.files.entry(path.clone()).or_default();
-                let newest = history.versions.len() - 1;
-                history.named = newest;
+                let history = self.named(path);
                 if range.end == u64::MAX {
                     history.floors.clear();
                 }
-                history.floors.push((range.clone(), newest));
+                history.floors.push((range.clone(), history.named));
             }
             Mark::Named { path } => {
-                let history = self.files.entry(path.clone()).or_default();
-                history.named = history.versions.len() - 1;
+                self.named(path);
             }
         }
     }
@@ -98,13 +114,13 @@ impl Ledger {
                 }
             }
         }
-        self.files.iter().try_for_each(|(path, history)| {
+        self.files.keys().try_for_each(|path| {
             let found = match volume.open_file(path, OpenOptions::new().read(true)) {
                 Ok(file) => Some(read_all(&file)),
                 Err(Error::NotFound) => None,
                 Err(error) => return Err(format!("{path}: {error}")),
             };
-            history.check(found.as_deref(), self.clusters).map_err(|wrong| format!("{path} {wrong}"))
+            self.check_file(path, found.as_deref()).map_err(|wrong| format!("{path} {wrong}"))
         })
     }
 
@@ -113,7 +129,15 @@ impl Ledger {
     /// # Errors
     /// What is wrong.
     pub fn check_file(&self, path: &str, found: Option<&[u8]>) -> Result<(), String> {
-        self.files.get(path).map_or(Ok(()), |history| history.check(found, self.clusters))
+        let Some(files) = self.files.get(path) else { return Ok(()) };
+        let mut wrong = Vec::new();
+        for history in files {
+            match history.check(found, self.clusters) {
+                Ok(()) => return Ok(()),
+                Err(what) => wrong.push(what),
+            }
+        }
+        Err(wrong.join("; as the file that replaced it: "))
     }
 }
 

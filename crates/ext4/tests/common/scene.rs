@@ -6,7 +6,7 @@ use super::{assert_same_bytes, patterned, read_all, read_write};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use uext4::{Error, Fallocate, File, OpenOptions, QueueOptions, Volume, WriteFlags};
+use uext4::{Error, Fallocate, File, OpenOptions, QueueOptions, Replacement, Volume, WriteFlags};
 use uext4_testkit::Rng;
 use uext4_testkit::fixture::pattern;
 
@@ -118,6 +118,32 @@ impl Scene {
             drop(made);
         }
         self.volume.remove_file(path).unwrap();
+    }
+
+    /// Replaces a file, or creates it: fills a file without a name in several writes, then gives it the name. Nothing
+    /// is synced. `keep` decides whether the old file stays open.
+    pub fn replace(&mut self, path: &str, length: u64, keep: bool) {
+        let (new, bytes) = self.replacement(path, length);
+        self.mark(Mark::Replaced { path: path.into(), bytes: Arc::new(bytes.clone()) });
+        let file = new.finish().unwrap_or_else(|error| panic!("{path}: {error}"));
+        let old = self.files.insert(path.into(), Made { file, bytes });
+        if keep {
+            self.nameless.extend(old);
+        }
+    }
+
+    /// A filled replacement, and its contents. Dropped, it changes nothing.
+    pub fn replacement(&mut self, path: &str, length: u64) -> (Replacement, Vec<u8>) {
+        self.operations += 1;
+        let new = self.volume.replace_file(path, OpenOptions::new()).unwrap();
+        let mut whole = vec![0; length as usize];
+        for pos in (0..length).step_by(6144) {
+            self.number += 1;
+            let bytes = patterned(self.number, pos, (length - pos).min(6144) as usize);
+            new.file().write_any_at(&bytes, pos, WriteFlags::empty()).unwrap();
+            whole[pos as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        (new, whole)
     }
 
     /// Updates the model for the next write.

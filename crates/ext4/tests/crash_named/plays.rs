@@ -481,6 +481,26 @@ pub fn emptied(scene: &mut Scene, _: Layout) {
     }
 }
 
+/// Files are replaced as a whole: shorter, longer and empty ones, ones that are open, overwritten or synced in between,
+/// and missing ones; some replacements are dropped.
+pub fn replaced(scene: &mut Scene, _: Layout) {
+    for round in 0..24_u64 {
+        let path = ["/a", "/b", "/d/c"][(round % 3) as usize];
+        let length = *scene.rng.pick(&[0, 300, 4096, 17_000, 40_000]);
+        if round % 5 == 4 {
+            drop(scene.replacement(path, length));
+        }
+        scene.replace(path, length, round % 4 == 1);
+        match scene.rng.below(5) {
+            0 => scene.sync(path),
+            1 => scene.commit(&[]),
+            2 => scene.append(path, 1500, DSYNC),
+            3 => scene.append(path, 700, PLAIN),
+            _ => {}
+        }
+    }
+}
+
 pub fn old_files(scene: &mut Scene, _: Layout) {
     (0..OLD_FILES.len()).for_each(|number| scene.adopt(&format!("/d/file-{number}")));
 }
