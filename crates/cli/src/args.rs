@@ -1,4 +1,4 @@
-//! What several commands take, and what holds for all of them.
+//! Arguments that several commands share, and state common to all of them.
 
 use crate::error::Failures;
 use crate::tracer::Tracer;
@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use uext4::Switches;
 
-/// What holds for every command.
+/// State common to every command.
 #[derive(Clone, Default)]
 pub struct Globals {
     /// The command's name.
     pub command: String,
     /// Data and errors as JSON.
     pub json: bool,
-    /// Who watches the devices, below `uext4 trace`.
+    /// Watches the devices under `uext4 trace`.
     pub trace: Option<Arc<Tracer>>,
 }
 
@@ -26,19 +26,19 @@ impl Globals {
     }
 }
 
-/// In which form.
+/// The output format.
 #[derive(Args, Debug, Clone, Default)]
 pub struct JsonArgs {
-    /// Data, and errors on standard error, as JSON; the data in FILE instead of on standard output.
+    /// Print data, and errors on standard error, as JSON; with FILE, write the data there, not to standard output.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
 }
 
-/// How a volume is opened for looking, and in which form its data are told.
+/// How to open a volume for reading, and the output format.
 #[derive(Args, Debug, Clone, Default)]
 pub struct CommonArgs {
-    /// Read although somebody else uses the device: what is read may change meanwhile.
+    /// Read even if another process uses the device: the data may change meanwhile.
     #[arg(long)]
     pub force: bool,
     /// [`Globals`] say it.
@@ -46,17 +46,17 @@ pub struct CommonArgs {
     _form: JsonArgs,
 }
 
-/// Which optimisations are on.
+/// The optimisations that are on.
 #[derive(Args, Debug, Clone, Copy, Default)]
 pub struct SwitchArgs {
-    /// Turn optimisations off or on: NAME=on|off,…; `all` names every one. The names:
+    /// Turn optimisations off or on: NAME=on|off,…; `all` means every one. The names:
     /// overwrite-no-transaction, dax-no-dio-count, fua-dsync-overwrite, simple-read,
     /// shared-subblock-overwrite.
     #[arg(long, value_name = "NAME=off,…", default_value_t = Switches::ON, hide_default_value = true)]
     pub switches: Switches,
 }
 
-/// Parses one of some words: each with what it means, and its help.
+/// Parses one of a fixed set of words, each with its value and help.
 pub fn choice<T, const N: usize>(
     words: [(&'static str, T, &'static str); N],
 ) -> impl TypedValueParser<Value = T>

@@ -1,4 +1,4 @@
-//! `uext4 bench`: asks `uext4-bench` to measure, and prints and writes what it says.
+//! `uext4 bench`: runs the measurements of `uext4-bench`, and prints and writes the results.
 
 use crate::args::{Globals, SwitchArgs, choice};
 use crate::error::CliError;
@@ -22,20 +22,20 @@ device with the same buffers, threads and queue code but no file system, `kernel
 block devices) the kernel's ext4 mounted from that device.
 Arms take turns in slices of at most 250 ms in one process; a ratio is the median of at least 40 paired ratios
 with a 95 % interval of ranks. Without arguments everything runs on volumes that bench makes in /dev/shm and
-removes: about two minutes. On a given device it measures on files named uext4-bench.N. Those that are there lose
-their contents and stay; others are made, and removed however it ends.";
+removes: about two minutes. On a given device it measures on files named uext4-bench.N. Existing ones are overwritten
+and kept; the others are created, and removed even if bench fails.";
 
 /// `uext4 bench`.
 #[derive(Args)]
 #[command(after_long_help = METHOD)]
 pub struct BenchArgs {
-    /// What to measure; everything without one.
+    /// Scenarios to measure; all by default.
     #[arg(value_name = "SCENARIO", value_parser = PossibleValuesParser::new(scenario_names()))]
     pub scenarios: Vec<String>,
-    /// Measure here, on files uext4-bench.N of the directory (the root directory without a path).
+    /// Measure here, on files uext4-bench.N in this directory (the root directory without a path).
     #[arg(long, value_name = "DEVICE[:/dir]", value_hint = ValueHint::FilePath)]
     pub device: Option<OsString>,
-    /// Bytes that the requests are spread over, in all files together.
+    /// Total size of the files that the requests are spread over.
     #[arg(long, value_name = "N", value_parser = text::parse_size)]
     pub size: Option<u64>,
     /// Threads.
@@ -44,70 +44,70 @@ pub struct BenchArgs {
     /// Requests in flight per thread, in scenarios that use queues.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32768))]
     pub qd: Option<u32>,
-    /// Seconds measured of each arm of each scenario [default: 2].
+    /// Seconds to measure each arm of each scenario [default: 2].
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     pub seconds: Option<f64>,
-    /// Slices of each arm, 40 to 100000; their length is S/N, at most 250 ms (then there are more of them)
+    /// Slices of each arm, 40 to 100000, each S/N long but at most 250 ms (if S/N is longer, more slices are run)
     /// [default: 40].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(40..=100_000))]
     pub rounds: Option<u32>,
-    /// Which arms run.
+    /// Arms to run.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["on", "off", "raw"])]
     #[arg(value_parser = choice(ARMS.map(|(arm, what)| (arm.name(), arm, what))))]
     pub arms: Vec<Arm>,
-    /// Measure the kernel's ext4 too, on the same block device (root).
+    /// Also measure the kernel's ext4 on the same block device (root).
     #[arg(long)]
     pub kernel: bool,
-    /// Format the device first: everything on it is lost. A device that holds something known is refused without -F.
+    /// Format the device first: everything on it is lost. Without -F, a device with recognized contents is refused.
     #[arg(long, requires = "device")]
     pub mkfs: bool,
-    /// Format it although it holds something.
+    /// Format the device whatever it contains.
     #[arg(short = 'F', long, requires = "mkfs")]
     pub force: bool,
-    /// Results as JSON: on standard output instead of the table, or in FILE beside it. `--json FILE` works too,
+    /// Results as JSON: on standard output instead of the table, or in FILE in addition to it. `--json FILE` works too,
     /// unless FILE is the name of a scenario.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(num_args = 0..=1, default_missing_value = "-")]
     #[arg(value_parser = OsStringValueParser::new().try_map(json_file))]
     pub json: Option<PathBuf>,
-    /// Write a page with charts here.
+    /// Write an HTML page with charts to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub html: Option<PathBuf>,
-    /// Tell what changed since an earlier --json.
+    /// Show what changed since an earlier --json.
     #[arg(long, value_name = "OLD.json", value_hint = ValueHint::FilePath)]
     pub compare: Option<PathBuf>,
     /// Check the promised ratios instead: a table of floor, goal and measurement; exit 1 if one falls short.
     #[arg(long, conflicts_with_all = ["scenarios", "device", "size", "threads", "qd"])]
     #[arg(conflicts_with_all = ["arms", "compare", "switches"])]
     pub floors: bool,
-    /// Of the promises, check only these.
+    /// Check only these promises.
     #[arg(long, value_name = "PART", requires = "floors", value_delimiter = ',')]
     #[arg(value_parser = PossibleValuesParser::new(floor_parts()))]
     pub only: Vec<String>,
-    /// The setting that arm `on` uses, if not everything on; the other arms switch off from there.
+    /// The switches of arm `on`, if not all on; the other arms switch off from there.
     #[command(flatten)]
     pub switches: SwitchArgs,
     /// Opens a volume and prints time and memory: a child process of --floors.
     #[arg(long, value_name = "IMAGE", hide = true, exclusive = true)]
     pub open_probe: Option<PathBuf>,
-    /// Writes 10 GiB into an empty volume and prints time and memory: another.
+    /// Writes 10 GiB into an empty volume and prints time and memory: a child process of --floors.
     #[arg(long, value_name = "DEVICE", hide = true, exclusive = true)]
     pub first_writes_probe: Option<PathBuf>,
 }
 
-/// The arms that can be asked for, and what their help says.
+/// The arms that can be requested, with their help.
 const ARMS: [(Arm, &str); 4] = [
     (Arm::On, "Every switch on"),
-    (Arm::Off, "The scenario's switch off (every switch, where the scenario has no single one)"),
+    (Arm::Off, "The scenario's switch off (every switch, if the scenario has no single one)"),
     (Arm::AllOff, "Every switch off"),
     (Arm::Raw, "The device without the file system"),
 ];
 
-/// Behind `--json`, a scenario's name could be meant as one.
+/// Refuses a scenario's name after `--json`: it could be meant as the scenario.
 fn json_file(file: OsString) -> Result<PathBuf, String> {
     match file.to_str() {
         Some(name) if scenario_names().contains(&name) => Err(format!(
-            "it could be the scenario: name scenarios before --json, and a file of this name ./{name}"
+            "it could be the scenario: put scenarios before --json, and write a file of this name as ./{name}"
         )),
         _ => Ok(PathBuf::from(file)),
     }
@@ -133,7 +133,7 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
         }
     }
     check_outputs(args)?;
-    // Read before anything is measured: a wrong file should not cost two minutes.
+    // Read first, so that a wrong file fails before two minutes of measurement.
     let old = args.compare.as_deref().map(Report::read).transpose()?;
     let timing = Timing::new(args.seconds.unwrap_or(SECONDS), args.rounds.unwrap_or(ROUNDS));
     let program = std::env::current_exe().map_err(|error| failed("find this program", &error))?;
@@ -190,7 +190,7 @@ fn watcher() -> impl FnMut(Event) {
     }
 }
 
-/// Fails early if results cannot be written. Files keep what they hold until there are results.
+/// Fails early if the results cannot be written. Existing files keep their contents until there are results.
 fn check_outputs(args: &BenchArgs) -> Result<(), CliError> {
     let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
     for path in json.into_iter().chain(args.html.as_deref()) {
@@ -218,7 +218,7 @@ fn write(path: &Path, text: &str) -> Result<(), CliError> {
     std::fs::write(path, text).map_err(|error| failed(&format!("write {}", path.display()), &error))
 }
 
-/// The system's answer while `doing` something.
+/// An error of the system while `doing` something.
 fn failed(doing: &str, error: &io::Error) -> CliError {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     CliError::said(format!("{doing}: {}", describe(error)), errno)

@@ -19,7 +19,7 @@ pub struct CatArgs {
     /// The files.
     #[arg(value_name = "DEVICE:/path", required = true, value_hint = ValueHint::FilePath)]
     pub operands: Vec<OsString>,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
     /// How to read.
@@ -49,26 +49,26 @@ pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
             done.map_err(|error| told(error, |path| operand.below(path)))
         };
         let done = one();
-        // If standard output cannot be written for one source, it cannot for the next.
+        // If standard output cannot be written for one source, it cannot be for the next.
         let sources = if done.as_ref().is_err_and(|error| error.is_about(name)) { 1 } else { operands.len() };
         failures.one_of(sources, done)?;
     }
     failures.finish()
 }
 
-/// Volumes that are open: several files of one device share one.
+/// Open volumes: files of the same device share one.
 #[derive(Default)]
 pub struct Volumes {
     open: Vec<(DeviceSpec, Volume)>,
 }
 
 impl Volumes {
-    /// The volume of an operand.
+    /// Opens the volume of an operand, or returns the one already open.
     pub fn get(&mut self, operand: &Operand, how: &OpenHow<'_>) -> Result<Volume, CliError> {
         self.numbered(operand, how).map(|(_, volume)| volume)
     }
 
-    /// Closes them all: what was changed is durable and home then.
+    /// Closes them all: every change is then durable and checkpointed.
     pub fn close(self) -> Result<(), CliError> {
         let mut outcome = Ok(());
         for (spec, volume) in self.open {
@@ -79,10 +79,10 @@ impl Volumes {
         outcome
     }
 
-    /// The same, and which of the volumes opened here it is.
+    /// Same, with the volume's index here.
     pub fn numbered(&mut self, operand: &Operand, how: &OpenHow<'_>) -> Result<(usize, Volume), CliError> {
         let mut spec = operand.spec.clone();
-        // One device can be spelled in several ways. If the path is not found, the opening below says so.
+        // One device can be spelled in several ways. If the path is not found, opening it below reports that.
         if let Locator::Path(path) = &mut spec.locator
             && let Ok(found) = path.canonicalize()
         {

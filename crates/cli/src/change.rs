@@ -1,4 +1,4 @@
-//! What the commands that change a file have in common: `truncate`, `fallocate`, `prepare`.
+//! Code shared by the commands that change a file: `truncate`, `fallocate`, `prepare`.
 
 use crate::args::Globals;
 use crate::cat::Volumes;
@@ -9,28 +9,28 @@ use crate::text::JsonBytes;
 use serde::Serialize;
 use uext4::{File, Metadata, OpenOptions, Switches};
 
-/// What is done about a file that is not there.
+/// What to do if a file does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// It is made.
+    /// Create it.
     Create,
-    /// It is passed over, without a word.
+    /// Skip it silently.
     Skip,
-    /// That is a failure.
+    /// Fail.
     Fail,
 }
 
-/// What became of a file, in bytes.
+/// The result for a file, in bytes.
 #[derive(Serialize)]
 struct JsonChanged<'a> {
     #[serde(flatten)]
     argument: JsonBytes<'a>,
     size: u64,
-    /// Of its blocks, those of its map among them.
+    /// Space taken by its blocks, mapping blocks included.
     allocated: u64,
 }
 
-/// Changes files and closes their volumes, which makes the changes durable. With JSON it says what became of each.
+/// Changes files and closes their volumes, which makes the changes durable. With JSON, prints the result for each file.
 pub fn change_all(
     operands: &[Operand],
     globals: &Globals,
@@ -61,7 +61,7 @@ pub fn change_all(
             }
         }
     }
-    // The first failure is told.
+    // The first failure is reported.
     let closed = volumes.close();
     ended.and(closed)?;
     if globals.json {

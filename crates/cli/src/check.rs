@@ -1,4 +1,4 @@
-//! `uext4 check`: looks for damage and says where it is.
+//! `uext4 check`: looks for damage and reports where it is.
 
 use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
@@ -23,13 +23,13 @@ pub struct CheckArgs {
     /// The device.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
-    /// Threads that work at the same time; by default two, one on a machine of one processor.
+    /// Number of threads; by default two, or one on a machine with one processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
-    /// Findings printed of each kind; the others are counted.
+    /// Print at most this many findings of each kind; the others are counted.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub per_kind: u32,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -38,7 +38,7 @@ pub struct CheckArgs {
 struct JsonReport<'r> {
     clean: bool,
     findings: Vec<JsonFinding<'r>>,
-    /// How many of each kind, those not listed included.
+    /// Number of each kind, including those not listed.
     totals: &'r std::collections::BTreeMap<&'static str, u64>,
     notes: &'r [String],
     not_examined: &'r [NotExamined],
@@ -57,7 +57,7 @@ struct JsonFinding<'r> {
     block: Option<u64>,
 }
 
-/// Runs it. Damage is no failure of the command, but its exit status says it.
+/// Runs it. Damage is not a failure of the command, but sets its exit status.
 pub fn run(args: &CheckArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     let spec = device(&args.device)?;
     let mut options = CheckOptions::new().per_kind(args.per_kind as usize);
@@ -89,7 +89,7 @@ struct Bar {
     shown: u64,
 }
 
-/// Parts of the whole that the passes are, and all.
+/// Share of each pass in the total, and the total.
 const PARTS: u64 = 1000;
 
 impl Bar {

@@ -1,4 +1,4 @@
-//! The commands: what can be said, and parse, run, report: the same for the program and for a command below `trace`.
+//! The commands, and how one is parsed, run and reported: the same for the program and for a command under `trace`.
 
 use crate::args::Globals;
 use crate::error::CliError;
@@ -22,23 +22,23 @@ use uext4_transfer::Devices;
 const DEVICE_HELP: &str = "\
 DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the volume on it:
   disk.img, /dev/nvme0n1p3    image file or block device, direct I/O through io_uring
-  sync:disk.img               the same without any ring
+  sync:disk.img               the same without io_uring
   dax:/mnt/pmem/disk.img      mapped memory
   nvme:/dev/nvme0n1           NVMe commands through io_uring, below the block layer
-  mem:64M, null:disk.img      memory; data requests that move nothing (for measuring)
+  mem:64M, null:disk.img      memory; data requests that transfer no data (for measuring)
   ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?fua_latency=2ms
-  ?flush_rate=64M (mem: bytes of cached writes that a flush writes out in a second)
+  ?flush_rate=64M (mem: bytes of cached writes that a flush writes out per second)
   ?cache=volatile|none ?fua=on|off
 `:/`, `?`, `&`, `%` inside a locator are percent-encoded.
 
-Sizes are bytes: 4096, 64k, 1.5G, 0x1000. k, m, g, t, p and e count in powers of 1024, kB, MB, … of 1000.
+Sizes are in bytes: 4096, 64k, 1.5G, 0x1000. k, m, g, t, p and e are powers of 1024, kB, MB, … powers of 1000.
 
 Times in JSON are {\"tv_sec\", \"tv_nsec\"}: seconds since 1970 and the nanoseconds after them; `mtime_ns`
-is the same as one number. Of several arguments, JSON is an array whose elements say theirs in `argument`.
+is the same as one number. For several arguments, JSON is an array whose elements name theirs in `argument`.
 
 Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage.";
 
-/// Look into ext4 volumes on images and devices, copy, change and check them, without root and without a mount.
+/// Inspect, copy, change and check ext4 volumes on images and devices, without root and without a mount.
 #[derive(Parser)]
 #[command(name = "uext4", version, after_long_help = DEVICE_HELP)]
 pub struct Cli {
@@ -56,9 +56,9 @@ pub enum Command {
     Ls(ls::LsArgs),
     /// Show the attributes of a file.
     Stat(stat::StatArgs),
-    /// Find files by name, type, size, age …: the tests of find(1), with two dashes.
+    /// Find files by name, type, size, age …: the tests of find(1), spelled with two dashes.
     Find(Box<find::FindArgs>),
-    /// Show the space that trees take.
+    /// Show the space used by directory trees.
     Du(du::DuArgs),
     /// Show how full the volume is.
     Df(df::DfArgs),
@@ -66,17 +66,17 @@ pub enum Command {
     Cat(cat::CatArgs),
     /// Show extended attributes and access control lists.
     Xattr(xattr::XattrArgs),
-    /// Show where a file lies on the device.
+    /// Show where a file's data is on the device.
     Map(map::MapArgs),
-    /// Tell how a request would be done, and why.
+    /// Show how a request would be carried out, and why.
     Explain(explain::ExplainArgs),
-    /// Do single reads, writes and other changes of a file, in the command language of xfs_io.
+    /// Read, write and change a file with single requests, in the command language of xfs_io.
     Io(io::IoArgs),
     /// Set the size of a file.
     Truncate(truncate::TruncateArgs),
-    /// Allocate, free, zero, take out or put in a range of a file.
+    /// Allocate, free, zero, collapse or insert a range of a file.
     Fallocate(fallocate::FallocateArgs),
-    /// Give a file blocks that are written, so that later writes only overwrite.
+    /// Allocate a file's blocks and write them, so that later writes only overwrite.
     Prepare(prepare::PrepareArgs),
     /// Run a uext4 command and print each device request.
     Trace(trace::TraceArgs),
@@ -86,11 +86,11 @@ pub enum Command {
     Rm(rm::RmArgs),
     /// Tell the device which blocks are free.
     Trim(trim::TrimArgs),
-    /// Make a volume, as mke2fs does.
+    /// Create a volume, as mke2fs does.
     Mkfs(Box<mkfs::MkfsArgs>),
     /// Look for damage, without changing anything.
     Check(check::CheckArgs),
-    /// Measure.
+    /// Measure performance.
     Bench(bench::BenchArgs),
     /// Print a completion script.
     Completions(documents::CompletionsArgs),
@@ -98,9 +98,9 @@ pub enum Command {
     Man(documents::ManArgs),
 }
 
-/// Arguments that name devices, in any command: results must not be written over those.
+/// Arguments that name devices, in any command: results must not overwrite those.
 const DEVICES: [&str; 6] = ["device", "devices", "operand", "operands", "paths", "words"];
-/// Arguments that name files for results. [`json_file`] is another one.
+/// Arguments that name result files. [`json_file`] is another.
 const OUTPUTS: [&str; 3] = ["svg", "output", "html"];
 
 /// The value of an argument that is a path; `None` if the command has no such argument.
@@ -108,7 +108,7 @@ fn path<'m>(matches: &'m ArgMatches, argument: &str) -> Option<&'m Path> {
     matches.try_get_one::<PathBuf>(argument).ok().flatten().map(PathBuf::as_path)
 }
 
-/// The file that JSON goes into; `None` if it goes to standard output, or is not wanted.
+/// The file for JSON; `None` if JSON goes to standard output or was not requested.
 fn json_file(matches: &ArgMatches) -> Option<&Path> {
     path(matches, "json").filter(|file| *file != Path::new("-"))
 }
@@ -133,7 +133,7 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
 fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<ExitCode, CliError> {
     spare_devices(matches)?;
     match json_file(matches) {
-        // `bench` has a table beside the file, `trace` the output of its command.
+        // Beside the file, `bench` prints a table and `trace` the output of its command.
         Some(file) if !matches!(command, Command::Bench(_) | Command::Trace(_)) => out::redirect(file)?,
         _ => {}
     }
@@ -165,7 +165,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Results must not go over what they are about: a file is emptied before anything is read.
+/// Refuses results that would overwrite their own source: a result file is emptied before anything is read.
 fn spare_devices(matches: &ArgMatches) -> Result<(), CliError> {
     let outputs = OUTPUTS.iter().filter_map(|argument| path(matches, argument)).chain(json_file(matches));
     let outputs: Vec<&Path> = outputs.collect();
@@ -173,7 +173,7 @@ fn spare_devices(matches: &ArgMatches) -> Result<(), CliError> {
         return Ok(());
     }
     let words = DEVICES.iter().filter_map(|argument| matches.try_get_raw(argument).ok().flatten()).flatten();
-    // Words that name no device are passed over.
+    // Skip words that name no device.
     let targets = words.filter_map(|word| Target::parse_bytes(word.as_bytes()).ok());
     let specs: Vec<DeviceSpec> = targets.map(|target| target.spec).collect();
     let devices = Devices::of(&specs);
@@ -186,7 +186,7 @@ fn spare_devices(matches: &ArgMatches) -> Result<(), CliError> {
     }
 }
 
-/// `-h` alone asks for help, also of the commands in which it means something else.
+/// `-h` alone requests help, even for commands in which it has another meaning.
 fn alone_it_is_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if let [_, name, last] = &mut arguments[..]
         && (last == "-h" || last == "--help")
@@ -200,7 +200,7 @@ fn alone_it_is_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-/// Whether the arguments ask for JSON, as far as that can be told of arguments that do not parse.
+/// Whether the arguments ask for JSON; a guess if they do not parse.
 fn asks_for_json(arguments: &[OsString]) -> bool {
     arguments
         .iter()
@@ -208,14 +208,14 @@ fn asks_for_json(arguments: &[OsString]) -> bool {
         .any(|argument| argument == "--json" || argument.as_bytes().starts_with(b"--json="))
 }
 
-/// The command that is meant, also of arguments that do not parse.
+/// The intended command, even if the arguments do not parse.
 fn named_command(arguments: &[OsString]) -> Option<String> {
     let name = arguments.get(1)?.to_str()?;
     cli::<Cli>().get_subcommands().find(|command| command.get_name() == name)?;
     Some(name.to_owned())
 }
 
-/// Help and version go to standard output and are no error; anything else is bad usage, told on one line.
+/// Help and version go to standard output and are not errors; anything else is bad usage, reported on one line.
 fn refuse(error: &clap::Error, command: Option<&str>, json: bool, columns: usize) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return match out::print(help::fit(&error.render().to_string(), columns).as_bytes()) {
@@ -226,7 +226,7 @@ fn refuse(error: &clap::Error, command: Option<&str>, json: bool, columns: usize
     CliError::usage(reason(error)).end(command, json)
 }
 
-/// The reason without clap's usage lines and tips, and what may have been meant.
+/// The reason without clap's usage lines and tips, with a suggestion if there is one.
 fn reason(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "no command is given (try --help)".into();
@@ -242,16 +242,16 @@ fn reason(error: &clap::Error) -> String {
     }
 }
 
-/// The word that resembles one that is not known: a command, an option, a value.
+/// The known command, option or value that resembles an unknown word.
 fn meant(error: &clap::Error) -> Option<String> {
     let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let suggested = kinds.into_iter().find_map(|kind| match error.get(kind)? {
         ContextValue::String(word) => Some(word.clone()),
-        // The best one is the last.
+        // The best match is last.
         ContextValue::Strings(words) => words.last().cloned(),
         _ => None,
     });
-    // Behind `help` nothing is suggested.
+    // clap suggests nothing after `help`.
     suggested.or_else(|| match error.get(ContextKind::InvalidSubcommand)? {
         ContextValue::String(word) => {
             let command = cli::<Cli>();

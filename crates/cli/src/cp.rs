@@ -1,4 +1,4 @@
-//! `uext4 cp`: out of a volume, and single files into one.
+//! `uext4 cp`: copies files and trees out of a volume, and single files into one.
 
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::cat::Volumes;
@@ -25,37 +25,38 @@ use uext4_transfer::{Dest, Devices, Error, Export, Keep, Observer, Onto};
     override_usage = "uext4 cp [OPTIONS] DEVICE:/path... HOSTPATH\n       uext4 cp [OPTIONS] HOSTPATH... DEVICE:/path"
 )]
 pub struct CpArgs {
-    /// What to copy, then where: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes. Into a volume
-    /// (HOSTPATH … DEVICE:/path) go regular files. A new one has the permissions of its source and belongs to who runs
-    /// this. One that is there is replaced when the last byte of the new one is written: whatever fails, the old one is
-    /// left. The new one has its owner, permissions and attributes, but not its other names.
+    /// Sources, then the destination: DEVICE:/path … HOSTPATH. Holes and unwritten ranges become holes. Only regular
+    /// files are copied into a volume (HOSTPATH … DEVICE:/path). A new file gets the permissions of its source and
+    /// belongs to the user who runs this. An existing file is replaced once the last byte of the new one is written: if
+    /// anything fails, the old one stays. The new one keeps its owner, permissions and attributes, but not its other
+    /// hard links.
     /// Pipes and devices of the host are read to their end, and `-` is standard input.
     #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
     pub paths: Vec<OsString>,
-    /// Directories with everything in them, symbolic links as links, hard links, pipes, sockets and (as root)
-    /// device nodes too. What cannot be copied is told, and the rest goes on. A file that has other names on the
-    /// host is made anew; what came from another source of the same command is kept, and so is the image of a
-    /// source. A name that the host makes no link of is told, and becomes a file of its own.
+    /// Copy directories with everything in them: symbolic links as links, hard links, pipes, sockets and (as root)
+    /// device nodes too. What cannot be copied is reported, and the copy goes on. A destination file with other hard
+    /// links on the host is recreated; files copied from another source of the same command are kept, and so is the
+    /// image of a source. A hard link that the host cannot create is reported, and becomes a separate file.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// The same, and keep what -p keeps and extended attributes.
+    /// Same as -r, and keep what -p keeps and extended attributes.
     #[arg(short, long)]
     pub archive: bool,
     /// Keep times to the nanosecond, all mode bits, access control lists and, as root, the owner.
     #[arg(short)]
     pub preserve: bool,
-    /// A file of the host that cannot be opened for writing is removed, and made anew.
+    /// If a file of the host cannot be opened for writing, remove and recreate it.
     #[arg(short = 'f')]
     pub replace: bool,
     /// Print each source and its destination.
     #[arg(short, long)]
     pub verbose: bool,
-    /// Into a volume: fill the file that is there again instead of replacing it, after a look whether there is room. It
-    /// keeps its inode, all its names and its attributes. A copy that fails then, or a crash, leaves part of the new
-    /// contents.
+    /// Into a volume: overwrite the existing file instead of replacing it, after checking that there is room. It keeps
+    /// its inode, all its hard links and its attributes. If the copy then fails or the machine crashes, the file holds
+    /// part of the new contents.
     #[arg(long)]
     pub in_place: bool,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
     /// How to read.
@@ -63,7 +64,7 @@ pub struct CpArgs {
     pub switches: SwitchArgs,
 }
 
-/// A copy in JSON.
+/// One copied file in JSON.
 #[derive(Serialize)]
 struct JsonCopy<'a> {
     #[serde(flatten)]
@@ -122,7 +123,7 @@ impl Verbose {
     }
 }
 
-/// Shows how a copy goes on, and tells what it could not copy.
+/// Shows the progress of a copy, and reports what could not be copied.
 struct Watch<'a, 'g> {
     operand: &'a Operand,
     failures: &'a mut Failures<'g>,
@@ -164,11 +165,11 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     }
     if args.in_place {
         return Err(CliError::usage(
-            "--in-place is for copies into a volume: the last PATH is DEVICE:/path then",
+            "--in-place is for copies into a volume: the last PATH must be DEVICE:/path",
         ));
     }
     refuse_host_sources(sources)?;
-    // What is named twice is copied once.
+    // A source named twice is copied once.
     let mut named = HashSet::new();
     let once = sources.iter().filter(|source| named.insert(*source));
     let operands = once.map(|source| Operand::parse(source)).collect::<Result<Vec<_>, _>>()?;
@@ -201,8 +202,8 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     failures.finish()
 }
 
-/// What a copy that found no room beside the old file says of it.
-const IN_PLACE: &str = "the old file is as it was; --in-place needs no room for both";
+/// Added to the error of a copy that found no room beside the old file.
+const IN_PLACE: &str = "the old file is unchanged; --in-place needs no room for both";
 
 /// Copies files of the host into a volume.
 fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals) -> Result<(), CliError> {
@@ -228,7 +229,7 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
         return Err(CliError::failed(&dest.argument, "not a directory", libc::ENOTDIR));
     }
     if into && sources.iter().any(|source| source == STDIN) {
-        return Err(CliError::usage("standard input has no name: say which file it becomes"));
+        return Err(CliError::usage("standard input has no name: name the destination file"));
     }
     let owner = owner();
     let onto = if args.in_place { Onto::InPlace } else { Onto::Replaced };
@@ -253,10 +254,10 @@ fn import(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals
     failures.finish()
 }
 
-/// What stands for standard input.
+/// Whether the argument means standard input.
 const STDIN: &str = "-";
 
-/// Copies one file of the host, or standard input; inside, what the copy says.
+/// Copies one file of the host, or standard input; the inner result is that of the copy.
 fn import_one(source: &OsStr, dest: &Dest<'_>) -> Result<uext4_transfer::Result<()>, CliError> {
     if source != STDIN {
         let regular = std::fs::metadata(source).ok().filter(|found| found.is_file());
@@ -275,12 +276,12 @@ fn import_one(source: &OsStr, dest: &Dest<'_>) -> Result<uext4_transfer::Result<
     Ok(uext4_transfer::import_stream(name, &stdin, new_mode(), dest, advance).map(drop))
 }
 
-/// From host to host is not for us.
+/// Refuses a copy from host to host.
 fn refuse_host_sources(sources: &[OsString]) -> Result<(), CliError> {
     match sources.iter().find(|source| !Target::has_inner_path(source.as_bytes())) {
         None => Ok(()),
         Some(source) => Err(CliError::usage(format!(
-            "`{}` names no file of a volume: a source is DEVICE:/path",
+            "`{}` names no file of a volume: a source must be DEVICE:/path",
             text::visible(source.as_bytes())
         ))),
     }

@@ -18,13 +18,13 @@ pub struct DfArgs {
     /// The devices.
     #[arg(value_name = "DEVICE", required = true, value_hint = ValueHint::FilePath)]
     pub devices: Vec<OsString>,
-    /// Powers of 1024 with a letter, instead of KiB.
+    /// Print sizes in powers of 1024 with a letter, instead of KiB.
     #[arg(short, long)]
     pub human_readable: bool,
-    /// Inodes instead of space.
+    /// Count inodes instead of space.
     #[arg(short, long)]
     pub inodes: bool,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
     /// Print help.
@@ -88,10 +88,10 @@ impl<'a> JsonSpace<'a> {
     }
 }
 
-/// Lines of volumes below one heading.
+/// One line per volume under one heading.
 struct Table<'a> {
     args: &'a DfArgs,
-    /// Of the first column.
+    /// Width of the first column.
     width: usize,
     headed: bool,
 }
@@ -129,7 +129,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Of what ordinary users can have, rounded up, as df(1).
+/// Percentage of the space available to ordinary users, rounded up, as in df(1).
 fn percent(used: u64, available: u64) -> String {
     let all = u128::from(used) + u128::from(available);
     if all == 0 { "-".into() } else { format!("{}%", (u128::from(used) * 100).div_ceil(all)) }

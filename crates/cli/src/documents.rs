@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// `uext4 completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {
-    /// For which shell.
+    /// The shell.
     pub shell: clap_complete::Shell,
 }
 
@@ -24,7 +24,7 @@ pub struct ManArgs {
 
 /// `uext4 completions SHELL`.
 pub fn completions<P: CommandFactory>(args: &CompletionsArgs) -> Result<(), CliError> {
-    // The generator panics if a write fails, which memory does not.
+    // The generator panics if a write fails; a write to memory cannot.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut cli::<P>(), "uext4", &mut script);
     print(&script)

@@ -16,29 +16,29 @@ use uext4::{FileKind, Ino, Metadata, Switches, Visit, WalkEntry, WalkOptions};
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct DuArgs {
-    /// Whose space; the root directory's without a path. Every name is printed behind its argument. Files with
-    /// several names count once in all of them.
+    /// Files and directories to add up; the root directory without a path. Every name is printed after its argument.
+    /// Files with several hard links are counted once.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
     pub operands: Vec<OsString>,
-    /// Files too, not only directories.
+    /// Print files too, not only directories.
     #[arg(short, long, conflicts_with = "summarize")]
     pub all: bool,
-    /// Only the sum. The same as -d 0.
+    /// Print only the total of each argument, as -d 0 does.
     #[arg(short, long, conflicts_with = "depth")]
     pub summarize: bool,
-    /// Nothing deeper than this is printed; it is counted all the same.
+    /// Print nothing deeper than this; it still counts.
     #[arg(short, long = "max-depth", value_name = "N")]
     pub depth: Option<u32>,
-    /// Sizes of files as their readers see them, holes included, instead of space on the device.
+    /// Count file sizes, holes included, instead of space on the device.
     #[arg(long)]
     pub apparent_size: bool,
-    /// Powers of 1024 with a letter, instead of KiB.
+    /// Print sizes in powers of 1024 with a letter, instead of KiB.
     #[arg(short, long, conflicts_with = "bytes")]
     pub human_readable: bool,
-    /// Bytes instead of KiB.
+    /// Print bytes instead of KiB.
     #[arg(long)]
     pub bytes: bool,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
     /// Print help.
@@ -64,15 +64,15 @@ struct Level {
 struct Adder<'a> {
     args: &'a DuArgs,
     json: bool,
-    /// What is being added up, and the number of its volume.
+    /// The operand being added up, and the number of its volume.
     operand: &'a Operand,
     volume: usize,
     out: Out,
     list: Elements,
-    /// Deepest level that is printed.
+    /// Deepest level to print.
     depth: u32,
     levels: Vec<Level>,
-    /// Files with several names that were counted, by volume.
+    /// Files with several hard links already counted, by volume.
     counted: HashSet<(usize, Ino)>,
     failures: Failures<'a>,
 }
@@ -104,7 +104,7 @@ pub fn run(args: &DuArgs, globals: &Globals) -> Result<(), CliError> {
 }
 
 impl Adder<'_> {
-    /// One operand with everything below.
+    /// One operand with everything below it.
     fn add_up(&mut self, volumes: &mut Volumes, how: &OpenHow<'_>) -> Result<(), CliError> {
         let (number, volume) = volumes.numbered(self.operand, how)?;
         self.volume = number;

@@ -1,4 +1,4 @@
-//! Why a command did not do what was asked, and how that is told.
+//! Why a command failed, and how that is reported.
 
 use crate::text;
 use serde::Serialize;
@@ -10,31 +10,31 @@ use std::process::ExitCode;
 use uext4::device::{closest_scheme, describe};
 use uext4_transfer::{Cause, Subject};
 
-/// The end of a command that was not done.
+/// How a command failed.
 #[derive(Debug)]
 pub enum CliError {
     /// Bad usage: exit 2.
     Usage(String),
     /// It failed: exit 1.
     Failed(Box<Failure>),
-    /// It failed in places that were told one by one: exit 1, and nothing more to say.
+    /// It failed, and each failure was already reported: exit 1.
     Told,
-    /// Standard output was closed by its reader: nothing is left to do, and nothing to complain about.
+    /// The reader closed standard output: stop quietly.
     ClosedPipe,
 }
 
 /// What failed, where.
 #[derive(Debug)]
 pub struct Failure {
-    /// The argument or file that it is about. Empty: the message says it.
+    /// The argument or file concerned. Empty if the message names it.
     pub path: OsString,
     /// The reason, one sentence.
     pub message: String,
     /// The error number.
     pub errno: i32,
-    /// The block of the volume that it is about.
+    /// The block of the volume concerned.
     pub block: Option<u64>,
-    /// The inode that it is about.
+    /// The inode concerned.
     pub inode: Option<u32>,
 }
 
@@ -44,14 +44,14 @@ impl CliError {
         CliError::Usage(message.into())
     }
 
-    /// The library's answer about `path`. A malformed device is bad usage.
+    /// The library's error for `path`. A malformed device is bad usage.
     pub fn at(path: &OsStr, error: impl Into<uext4::Error>) -> Self {
         let error = error.into();
         if error.is_usage() {
             return CliError::Usage(error.to_string());
         }
         let message = error.to_string();
-        // The device's own name stands in the argument already.
+        // The argument already names the device.
         let named = match &error {
             uext4::Error::Io(failed) => match &**failed {
                 uext4::device::Error::Open { path: device, .. } => Some(format!("{device}: ")),
@@ -77,7 +77,7 @@ impl CliError {
         }))
     }
 
-    /// The system's answer about a path of the host.
+    /// The system's error for a path of the host.
     pub fn host(path: &OsStr, action: &str, error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return CliError::ClosedPipe;
@@ -86,7 +86,7 @@ impl CliError {
         CliError::failed(path, format!("{action}: {}", describe(error)), errno)
     }
 
-    /// A failure with its own words.
+    /// A failure with its own message.
     pub fn failed(path: &OsStr, message: impl Into<String>, errno: i32) -> Self {
         CliError::Failed(Box::new(Failure {
             path: path.to_owned(),
@@ -97,12 +97,12 @@ impl CliError {
         }))
     }
 
-    /// A failure whose words name all that it is about.
+    /// A failure whose message names everything concerned.
     pub fn said(message: impl Into<String>, errno: i32) -> Self {
         CliError::failed(OsStr::new(""), message, errno)
     }
 
-    /// The same, about one attribute of it.
+    /// Same, for one attribute.
     pub fn about_attribute(mut self, name: &[u8]) -> Self {
         if let CliError::Failed(failure) = &mut self {
             failure.message = format!("attribute {}: {}", text::visible(name), failure.message);
@@ -110,7 +110,7 @@ impl CliError {
         self
     }
 
-    /// The same, with more to say.
+    /// Same, with `more` appended to the message.
     pub fn with(mut self, more: &str) -> Self {
         if let CliError::Failed(failure) = &mut self {
             failure.message = format!("{}; {more}", failure.message);
@@ -118,7 +118,7 @@ impl CliError {
         self
     }
 
-    /// The same, after some of it was done: what `done` says of `bytes` bytes, unless there are none.
+    /// Same, after part of the work: appends that `bytes` bytes were `done`, unless there are none.
     pub fn after(mut self, done: &str, bytes: u64, of: u64) -> Self {
         if let CliError::Failed(failure) = &mut self
             && bytes > 0
@@ -128,18 +128,18 @@ impl CliError {
         self
     }
 
-    /// Something that is not supported.
+    /// An unsupported operation.
     pub fn unsupported(path: &OsStr, message: impl Into<String>) -> Self {
         CliError::failed(path, message, libc::EOPNOTSUPP)
     }
 
-    /// Whether it is about this path.
+    /// Whether it concerns this path.
     pub fn is_about(&self, path: &OsStr) -> bool {
         matches!(self, CliError::Failed(failure) if failure.path == path)
     }
 
-    /// Whether the other sources of the command must fail too: the usage is wrong, nobody reads the output any more,
-    /// or the directory that was being filled has moved away.
+    /// Whether the other sources of the command must fail too: the usage is wrong, the output was closed, or the
+    /// destination directory has moved away.
     pub fn ends_all(&self) -> bool {
         match self {
             CliError::Usage(_) | CliError::ClosedPipe => true,
@@ -148,7 +148,7 @@ impl CliError {
         }
     }
 
-    /// Tells it; the exit status.
+    /// Reports it; returns the exit status.
     pub fn end(&self, command: Option<&str>, json: bool) -> ExitCode {
         self.report(command, json);
         match self {
@@ -166,12 +166,12 @@ impl CliError {
             CliError::Failed(failure) => {
                 format!("{}: {}", text::visible(failure.path.as_bytes()), text::one_line(&failure.message))
             }
-            CliError::Told => "it failed in places told before".into(),
+            CliError::Told => "failures were already reported".into(),
             CliError::ClosedPipe => "standard output was closed".into(),
         }
     }
 
-    /// Tells it on standard error: one line, or one JSON object.
+    /// Reports it on standard error: one line, or one JSON object.
     pub fn report(&self, command: Option<&str>, json: bool) {
         if matches!(self, CliError::ClosedPipe | CliError::Told) {
             return;
@@ -196,11 +196,11 @@ impl CliError {
 
 /// One line on standard error.
 fn tell(line: &str) {
-    // If standard error is gone there is nobody left to tell; the exit status still does.
+    // If standard error is closed, the exit status still tells.
     let _nobody_listens = writeln!(io::stderr(), "{line}");
 }
 
-/// Tells on standard error what the user should know of `path` though nothing failed: one line, or one JSON object.
+/// Prints a warning about `path` on standard error: one line, or one JSON object.
 pub fn warn(command: &str, json: bool, path: &str, message: &str) {
     let warning = &text::one_line(message);
     tell(&if json {
@@ -210,7 +210,7 @@ pub fn warn(command: &str, json: bool, path: &str, message: &str) {
     });
 }
 
-/// Failures that do not end the command: each is told when it happens, and the status remembers.
+/// Failures that do not end the command: each is reported when it happens, and sets the exit status.
 pub struct Failures<'g> {
     command: &'g str,
     json: bool,
@@ -218,19 +218,19 @@ pub struct Failures<'g> {
 }
 
 impl<'g> Failures<'g> {
-    /// Of this command.
+    /// For this command.
     pub fn new(command: &'g str, json: bool) -> Self {
         Failures { command, json, any: false }
     }
 
-    /// Tells one.
+    /// Reports one.
     pub fn tell(&mut self, error: &CliError) {
         self.any = true;
         error.report(Some(self.command), self.json);
     }
 
-    /// What became of one of `sources` sources. Of several, a failure is told, gives `None`, and the others go on,
-    /// unless it ends them all.
+    /// The result for one of `sources` sources. With several, a failure is reported and returns `None` so that the
+    /// others go on, unless it ends them all.
     pub fn one_of<T>(&mut self, sources: usize, done: Result<T, CliError>) -> Result<Option<T>, CliError> {
         match done {
             Err(error) if sources > 1 && !error.ends_all() => {
@@ -264,7 +264,7 @@ struct JsonWarning<'a> {
     path: &'a str,
 }
 
-/// A failure in the words of this program. `source` names a path below the source.
+/// A failure as this program reports it. `source` names a path below the source.
 pub fn told(error: uext4_transfer::Error, source: impl Fn(&[u8]) -> OsString) -> CliError {
     let path = match &error.subject {
         Subject::Source(path) => source(path),
@@ -282,7 +282,7 @@ pub fn told(error: uext4_transfer::Error, source: impl Fn(&[u8]) -> OsString) ->
     }
 }
 
-/// What may have been meant by an argument whose device is not there.
+/// A suggestion for an argument whose device does not exist.
 fn meant(argument: &OsStr) -> Option<Vec<u8>> {
     slash_forgotten(argument).or_else(|| scheme_misspelt(argument))
 }

@@ -1,4 +1,4 @@
-//! `uext4 explain`: what the library decides, in words.
+//! `uext4 explain`: prints the library's decision for a request.
 
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::CliError;
@@ -18,31 +18,31 @@ pub struct ExplainArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
     pub operand: OsString,
-    /// A read.
+    /// Explain a read.
     #[arg(long)]
     pub read: bool,
-    /// A write.
+    /// Explain a write.
     #[arg(long)]
     pub write: bool,
     /// First byte.
     #[arg(value_parser = text::parse_size)]
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     #[arg(value_parser = text::parse_size)]
     pub length: u64,
     /// The write is durable when it completes, as with O_DSYNC.
     #[arg(long, conflicts_with = "read")]
     pub dsync: bool,
-    /// All metadata too, as with O_SYNC.
+    /// The write and all metadata are durable, as with O_SYNC.
     #[arg(long, conflicts_with_all = ["read", "dsync"])]
     pub sync: bool,
-    /// Through a queue rather than a synchronous call.
+    /// Use a queue instead of a synchronous call.
     #[arg(long = "async")]
     pub queued: bool,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// What the decision may use.
+    /// The optimisations that the decision may use.
     #[command(flatten)]
     pub switches: SwitchArgs,
 }
@@ -90,7 +90,7 @@ pub fn run(args: &ExplainArgs, globals: &Globals) -> Result<(), CliError> {
     if args.length == 0 {
         return Err(CliError::usage("a request of 0 bytes does nothing"));
     }
-    // Nothing is written, so the volume need not be writable: the plan is that of a writable one.
+    // Nothing is written, so the volume is opened read-only; the plan is that of a writable one.
     let volume = operand.volume(&OpenHow::reading(globals, args.common.force, args.switches.switches))?;
     let file = operand.file(&volume)?;
     let sync = match (args.sync, args.dsync) {
@@ -191,7 +191,7 @@ fn list(out: &mut Out, title: &str, lines: impl Iterator<Item = String>) -> Resu
     lines.try_for_each(|line| writeln!(out, "  {line}"))
 }
 
-/// In the words of `trace`: sectors of 512 bytes.
+/// As `trace` prints requests: in sectors of 512 bytes.
 fn request_line(request: &DeviceRequest) -> String {
     let sectors = format!("{}+{}", request.pos / 512, request.length / 512);
     match (request.op, request.fua) {

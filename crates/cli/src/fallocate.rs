@@ -17,8 +17,8 @@ uext4 fallocate [OPTIONS] -l LENGTH [-o OFFSET] DEVICE:/path
 #[derive(Args)]
 #[command(override_usage = USAGE)]
 #[command(after_long_help = "\
-Without a mode holes get blocks that read as zeros, the file grows to the end of the range, and one that is not there
-is made.")]
+Without a mode, blocks that read as zeros are allocated for holes, the file grows to the end of the range, and a
+missing file is created.")]
 pub struct FallocateArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
@@ -30,46 +30,46 @@ pub struct FallocateArgs {
     /// Bytes.
     #[arg(value_name = "LENGTH", value_parser = parse_size)]
     pub length: Option<u64>,
-    /// First byte; 0 unless given.
+    /// First byte; 0 by default.
     #[arg(short = 'o', long = "offset", value_name = "OFFSET", value_parser = parse_size)]
     pub from: Option<u64>,
     /// Bytes.
     #[arg(short = 'l', long = "length", value_name = "LENGTH", value_parser = parse_size)]
     pub count: Option<u64>,
-    /// The size stays, also with --zero.
+    /// Keep the size, also with --zero.
     #[arg(short = 'n', visible_short_alias = 'k', long, conflicts_with_all = ["collapse", "insert", "posix"])]
     pub keep_size: bool,
-    /// The range reads as zeros, and its whole blocks are freed. The size stays.
+    /// Make the range read as zeros and free its whole blocks. The size stays.
     #[arg(short, long, visible_alias = "punch-hole", group = "mode")]
     pub punch: bool,
-    /// The range reads as zeros and keeps or gets blocks.
+    /// Make the range read as zeros and keep or allocate its blocks.
     #[arg(short, long, visible_alias = "zero-range", group = "mode")]
     pub zero: bool,
-    /// The range is taken out, in whole blocks (clusters), from in front of the last byte.
+    /// Remove the range and close the gap: whole blocks (clusters), ending before the end of the file.
     #[arg(short, long, visible_alias = "collapse-range", group = "mode")]
     pub collapse: bool,
-    /// A hole is put in, of whole blocks (clusters), in front of the last byte.
+    /// Insert a hole of whole blocks (clusters), before the end of the file.
     #[arg(short, long, visible_alias = "insert-range", group = "mode")]
     pub insert: bool,
-    /// Blocks that hold nothing but zeros are freed: in the range, or in all of the file.
+    /// Free blocks that contain only zeros, in the range or in the whole file.
     #[arg(short, long, group = "mode")]
     pub dig_holes: bool,
-    /// As without a mode: ext4 always allocates.
+    /// Same as without a mode: ext4 always allocates.
     #[arg(short = 'x', long, group = "mode")]
     pub posix: bool,
-    /// Make no file.
+    /// Do not create the file.
     #[arg(long)]
     pub no_create: bool,
     /// Print what was done.
     #[arg(short, long, conflicts_with = "json")]
     pub verbose: bool,
-    /// In which form: with JSON, the size and the bytes that its blocks take.
+    /// The output format: with JSON, the size and the bytes that its blocks take.
     #[command(flatten)]
     pub form: JsonArgs,
 }
 
 impl FallocateArgs {
-    /// The mode, and what fallocate(1) says of it.
+    /// The mode, and what fallocate(1) prints for it.
     fn mode(&self) -> (Fallocate, &'static str) {
         match self {
             FallocateArgs { punch: true, .. } => (Fallocate::Punch, "hole created"),
@@ -82,13 +82,13 @@ impl FallocateArgs {
         }
     }
 
-    /// The range: first byte and bytes. Only for digging it may be all of the file.
+    /// The range: first byte and length. Only --dig-holes defaults to the whole file.
     fn range(&self) -> Result<(u64, u64), CliError> {
         let offset = self.offset.or(self.from).unwrap_or(0);
         match self.length.or(self.count) {
             Some(length) => Ok((offset, length)),
             None if self.dig_holes => Ok((offset, u64::MAX - offset)),
-            None => Err(CliError::usage("no length is given: -l LENGTH, or OFFSET LENGTH behind the file")),
+            None => Err(CliError::usage("no length given: -l LENGTH, or OFFSET LENGTH after the file")),
         }
     }
 }
@@ -118,11 +118,11 @@ pub fn run(args: &FallocateArgs, globals: &Globals) -> Result<(), CliError> {
     out.finish()
 }
 
-/// Bytes that are looked at in one go.
+/// Bytes examined per step.
 const STEP: u64 = 1 << 20;
 
-/// Frees the whole blocks between two bytes of the file that hold nothing but zeros; the bytes freed. The last block of
-/// the file is whole.
+/// Frees the whole blocks between two bytes of the file that contain only zeros; returns the bytes freed. The last
+/// block of the file counts as whole.
 fn dig(file: &File, start: u64, end: u64) -> uext4::Result<u64> {
     let block = u64::from(file.metadata().block_size);
     let end = end.min(file.size().next_multiple_of(block));
@@ -146,7 +146,7 @@ fn dig(file: &File, start: u64, end: u64) -> uext4::Result<u64> {
     Ok(freed)
 }
 
-/// The runs of blocks that are zeros: first byte and bytes.
+/// The runs of blocks that are all zeros: first byte and length.
 fn zero_runs(bytes: &[u8], block: u64) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for (number, chunk) in bytes.chunks(block as usize).enumerate() {

@@ -1,27 +1,26 @@
-//! Help fits the terminal: texts behind the options are laid out again, and no line is longer than the terminal is
-//! wide.
+//! Fits help to the terminal: rewraps the texts beside the options, and breaks lines wider than the terminal.
 
 use clap::builder::StyledStr;
 use std::io;
 
-/// Columns where nobody says how many there are.
+/// Columns if the width is unknown.
 const COLUMNS: usize = 80;
-/// Fewer columns than this are taken for this many.
+/// Narrower terminals are treated as this wide.
 const COLUMNS_MIN: usize = 40;
-/// From this indentation on, lines under each other are one paragraph.
+/// Adjacent lines indented at least this far form one paragraph.
 const DEEP: usize = 6;
 
-/// Columns for help: `COLUMNS`, or those of the terminal that it goes to; otherwise 80.
+/// Columns for help: `COLUMNS`, or the width of the output terminal; otherwise 80.
 pub fn columns() -> usize {
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
     let told = told.filter(|&columns| columns > 0);
-    // Not of a terminal: that is an error.
+    // Fails if the output is not a terminal.
     let terminal = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let columns = told.or_else(terminal).filter(|&columns| columns > 0);
     columns.unwrap_or(COLUMNS).max(COLUMNS_MIN)
 }
 
-/// `command` and its subcommands, laid out for so many columns.
+/// `command` and its subcommands, laid out for this many columns.
 pub fn laid_out(command: clap::Command, columns: usize) -> clap::Command {
     let again = |text: Option<&StyledStr>| text.map(|text| lay_out(&text.to_string(), columns));
     let (short, long) = (again(command.get_after_help()), again(command.get_after_long_help()));
@@ -31,7 +30,7 @@ pub fn laid_out(command: clap::Command, columns: usize) -> clap::Command {
     command.mut_subcommands(|inner| laid_out(inner, columns))
 }
 
-/// Breaks lines that are too long: what lies behind goes below, a little further in.
+/// Breaks lines that are too long: the rest goes below, indented a little further.
 pub fn fit(text: &str, columns: usize) -> String {
     let mut fitted = String::with_capacity(text.len() + text.len() / 16);
     for line in text.lines() {
@@ -45,8 +44,8 @@ pub fn fit(text: &str, columns: usize) -> String {
     fitted
 }
 
-/// The paragraphs of `text`, each broken anew. A line that begins with blanks is a paragraph of its own, or one with
-/// those above that are as deep.
+/// Rewraps each paragraph of `text`. An indented line is its own paragraph, or joins the lines above it with the same
+/// indentation.
 fn lay_out(text: &str, columns: usize) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 16);
     let mut paragraph = String::new();
@@ -87,10 +86,10 @@ fn hanging(line: &str) -> usize {
     }
 }
 
-/// Words of `line` on lines of at most so many columns; those behind the first begin at `hanging`. The blanks between
-/// words stay.
+/// Wraps the words of `line` at this many columns; lines after the first begin at `hanging`. The blanks between words
+/// stay.
 fn wrap(out: &mut String, line: &str, hanging: usize, columns: usize) {
-    // A column that leaves no room is none.
+    // Ignore a column that leaves no room.
     let hanging = if hanging * 2 > columns { indentation(line).min(columns / 4) + 2 } else { hanging };
     let depth = indentation(line).min(columns / 2);
     let mut current = " ".repeat(depth);

@@ -1,4 +1,4 @@
-//! `uext4 info`: the volume, its device, and whether it can be used as it is.
+//! `uext4 info`: the volume, its device, and whether it needs recovery.
 
 mod lines;
 
@@ -23,15 +23,15 @@ pub struct InfoArgs {
     /// The device.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
 }
 
-/// What overwrites do to times in this version.
+/// How overwrites update times in this version.
 pub const TIMES_NOTE: &str = "mtime/ctime of overwrites stay in memory until a sync or the close";
 
-/// Everything, in the shape of the JSON.
+/// Everything, structured as the JSON.
 #[derive(Serialize)]
 pub struct Report {
     pub label: Option<String>,
@@ -68,8 +68,7 @@ pub struct Report {
     pub mmp: Option<MmpReport>,
     pub errors: Errors,
     pub device: DeviceReport,
-    /// How requests and those that wait for them see each other: `membarrier`, or `swap` where the kernel refuses
-    /// that.
+    /// How requests and the threads that drain them are ordered: `membarrier`, or `swap` if the kernel refuses it.
     pub fence: &'static str,
     pub recovery: Recovery,
     pub notes: Vec<String>,
@@ -78,17 +77,17 @@ pub struct Report {
 /// Damage of group descriptors.
 #[derive(Serialize)]
 pub struct DescriptorsReport {
-    /// Groups whose descriptors are damaged.
+    /// Number of groups with damaged descriptors.
     pub groups: u32,
-    /// Those of them that lead to impossible places: their inodes cannot be read.
+    /// Those whose descriptors point to impossible places: their inodes cannot be read.
     pub impossible: u32,
-    /// Fault and place of the first one, and which group and block that are.
+    /// Fault and place of the first one, with its group and block.
     pub first: String,
     pub first_group: Option<u32>,
     pub first_block: Option<u64>,
 }
 
-/// Checksums of metadata.
+/// Metadata checksums.
 #[derive(Serialize)]
 pub struct Checksum {
     /// `crc32c`, `crc16` (group descriptors only) or `none`.
@@ -115,9 +114,9 @@ pub struct JournalReport {
     /// Its inode; 0 for a journal on another device.
     pub inode: u32,
     pub external: bool,
-    /// Why it cannot be used, of a volume that is readable without it.
+    /// Why it cannot be used, if the volume is readable without it.
     pub damage: Option<String>,
-    /// The rest is known when the volume could be opened.
+    /// Known only if the volume could be opened.
     #[serde(flatten)]
     pub log: Option<Log>,
 }
@@ -135,25 +134,25 @@ pub struct Log {
     pub features: Vec<Cow<'static, str>>,
 }
 
-/// Multi-mount protection: who else uses the volume.
+/// Multi-mount protection: the other user of the volume.
 #[derive(Serialize)]
 pub struct MmpReport {
-    /// `clean`, `fsck`, `in_use`, or `unknown` for a number that means nothing.
+    /// `clean`, `fsck`, `in_use`, or `unknown` for an invalid sequence number.
     pub state: &'static str,
     pub block: u64,
     pub sequence: u32,
-    /// Host that refreshed the block last, and the device's name there.
+    /// Host that last refreshed the block, and the device's name there.
     pub node: String,
     pub device: String,
-    /// When, in seconds since 1970.
+    /// Time of that refresh, in seconds since 1970.
     #[serde(serialize_with = "text::seconds")]
     pub time: u64,
-    /// Seconds between refreshes, and seconds after which the owner counts as dead.
+    /// Seconds between refreshes, and seconds after which the owner is considered dead.
     pub update_interval: u16,
     pub check_interval: u16,
 }
 
-/// Errors that were recorded since the last check.
+/// Errors recorded since the last check.
 #[derive(Serialize)]
 pub struct Errors {
     pub count: u32,
@@ -188,9 +187,9 @@ pub struct DeviceReport {
     pub fua: bool,
     pub durable_without_flush: bool,
     pub nowait: bool,
-    /// Who carries out queued requests: `ring`, `workers` of the ring, `inline` (the call that submits), `engine`.
+    /// What carries out queued requests: `ring`, `workers` of the ring, `inline` (the submitting call), `engine`.
     pub driving: &'static str,
-    /// Requests that the device takes at once; absent where nobody tells.
+    /// Requests that the device takes at once; absent if unknown.
     pub tags: Option<u32>,
     pub discard: bool,
     /// `map_sync` or `msync`; absent for devices that are not mapped.
@@ -198,27 +197,27 @@ pub struct DeviceReport {
     pub notes: Vec<String>,
 }
 
-/// Whether something is left to do before the volume can be used.
+/// Whether the volume needs recovery before use.
 #[derive(Serialize)]
 pub struct Recovery {
-    /// The journal holds transactions that are not home yet.
+    /// The journal contains transactions not yet checkpointed.
     pub needed: bool,
-    /// Whether this version opens the volume.
+    /// Whether this version can open the volume.
     pub usable: bool,
     /// Why not.
     pub reason: Option<String>,
-    /// First inode of the list of orphans, 0 = none.
+    /// First inode of the orphan list, 0 = none.
     pub last_orphan: u32,
-    /// Orphans may be in the orphan file.
+    /// The orphan file may contain orphans.
     pub orphan_file_in_use: bool,
-    /// How the volume came to the state that is shown: `clean`, `overlay` (the journal is replayed in memory, the
-    /// device is unchanged), `empty_log`, `no_journal`, `ignored`; none if it was not opened.
+    /// How the state shown was reached: `clean`, `overlay` (the journal is replayed in memory, the device is
+    /// unchanged), `empty_log`, `no_journal`, `ignored`; none if the volume was not opened.
     pub state: Option<&'static str>,
-    /// What the log held.
+    /// Contents of the log.
     pub log: Option<Replayed>,
 }
 
-/// What a log that is not empty holds.
+/// Contents of a log that is not empty.
 #[derive(Serialize)]
 pub struct Replayed {
     pub first_sequence: u32,
@@ -232,12 +231,12 @@ pub struct Replayed {
     /// Why the log ended there.
     pub ended: String,
     pub damaged: bool,
-    /// Complete fast commits, and their records; none if the log has no room for any.
+    /// Complete fast commits and their records; none if the log has no fast commit area.
     pub fast_commits: Option<u32>,
     pub fast_commit_records: Option<u32>,
-    /// How many of them were replayed.
+    /// Number of them that were replayed.
     pub fast_commits_replayed: u32,
-    /// Why the others could not be: what is shown is without them.
+    /// Why the others were not: the state shown lacks them.
     pub fast_commits_refused: Option<String>,
 }
 
@@ -249,13 +248,13 @@ pub fn run(args: &InfoArgs, globals: &Globals) -> Result<(), CliError> {
     let device = how.open_device(&spec).map_err(at)?;
     let (volume, refusal) = match how.open_on(device.clone()) {
         Ok(volume) => (Some(volume), None),
-        // We hold the device, so it is multi-mount protection that refuses. Looking may pass over that.
+        // We hold the device, so multi-mount protection refused. A read-only look may override it.
         Err(error @ Error::InUse(_)) => {
             (OpenHow { force: true, ..how }.open_on(device.clone()).ok(), Some(error))
         }
         Err(error) => (None, Some(error)),
     };
-    // A volume that cannot be opened still has a superblock to show, and a reason.
+    // If the volume cannot be opened, show its superblock and the reason.
     let superblock = volume.as_ref().map(|volume| volume.superblock().clone());
     let Some(superblock) = superblock.or_else(|| read_superblock(&*device)) else {
         return refusal.map_or(Ok(()), |error| Err(at(error)));
@@ -349,7 +348,7 @@ fn descriptors(damage: DescriptorDamage) -> DescriptorsReport {
 
 fn notes(info: Option<&Info>) -> Vec<String> {
     let mut notes = vec![TIMES_NOTE.to_owned()];
-    // The library says the first one too, in its own words.
+    // The library has its own version of the first note.
     let known = |note: &&String| !(note.contains("mtime") && note.contains("ctime"));
     notes.extend(info.into_iter().flat_map(|info| &info.notes).filter(known).cloned());
     notes
