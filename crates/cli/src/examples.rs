@@ -1,4 +1,4 @@
-//! Examples of every command, for its help and its manual page.
+//! Examples of every command, for help and manual pages.
 
 use clap::CommandFactory;
 use clap::builder::StyledStr;
@@ -6,53 +6,50 @@ use clap::builder::StyledStr;
 /// A command line, without the program's name, and what it does.
 type Example = (&'static str, &'static str);
 
-/// Of each command, in the order of its help.
+/// The examples of each command, in the order of the help.
 const EXAMPLES: [Example; 43] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
-    ("info 'disk.img?partition=2'", "of the second partition of a disk"),
-    ("ls -lh disk.img:/etc", "with sizes for people"),
-    ("ls disk.img:/ /dev/nvme0n1p3:/home", "of two volumes, each below a heading"),
-    ("ls -ltr disk.img:/var/log", "the latest change last"),
+    ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
+    ("ls -lh disk.img:/etc", "human-readable sizes"),
+    ("ls disk.img:/ /dev/nvme0n1p3:/home", "directories of two volumes, each under a heading"),
+    ("ls -ltr disk.img:/var/log", "most recently modified last"),
     ("stat disk.img:/etc/fstab disk.img:/etc/hosts", "the attributes of two files"),
-    ("stat -c '%s %y %n' disk.img:/etc/fstab", "size, time and name on a line"),
+    ("stat -c '%s %y %n' disk.img:/etc/fstab", "size, time and name on one line"),
     ("find disk.img:/ --name '*.gz' --size +100k", "large archives"),
     ("find disk.img:/home --type d --empty", "empty directories"),
-    ("du -h -d 1 disk.img:/", "space of the top directories"),
+    ("du -h -d 1 disk.img:/", "space used by the top directories"),
     ("df -h disk.img other.img", "how full two volumes are"),
     ("cat disk.img:/etc/fstab", "a file on standard output"),
-    ("xattr disk.img:/srv/share", "all attributes, access control lists in words"),
-    ("xattr --only-values disk.img:/etc/hosts user.comment", "the bytes of one"),
+    ("xattr disk.img:/srv/share", "all attributes, access control lists as text"),
+    ("xattr --only-values disk.img:/etc/hosts user.comment", "the raw value of one attribute"),
     ("map disk.img:/db/data", "the extents, as filefrag -v prints them"),
-    ("map --svg data.svg disk.img:/db/data", "a drawing of them"),
-    ("explain disk.img:/db/data --read 0 4k", "how a read would be done"),
+    ("map --svg data.svg disk.img:/db/data", "the extents as a drawing"),
+    ("explain disk.img:/db/data --read 0 4k", "how a read would be carried out"),
     ("explain disk.img:/db/data --write 0 4k --dsync --async", "a durable overwrite through a queue"),
     ("io disk.img:/db/data -c 'pread 0 4k' -c fiemap", "a read, then the map"),
     ("io disk.img:/db/data -c 'pwrite -S 0x5a -D 0 64k'", "a durable overwrite"),
     ("io disk.img:/db/log -c 'falloc -k 0 1g' -c fsync", "blocks for a file that will grow"),
-    ("io -f -d disk.img:/db/new -c 'pwrite 0 1m'", "a new file, by direct I/O alone"),
+    ("io -f -d disk.img:/db/new -c 'pwrite 0 1m'", "a new file, with direct I/O only"),
     ("truncate -s 0 disk.img:/db/log", "an empty file, its blocks freed"),
-    ("truncate -s +1.5G disk.img:/db/data", "a hole behind the end"),
-    ("fallocate -l 64m disk.img:/db/data", "blocks for the first 64 MiB, which read as zeros"),
-    ("fallocate -p -o 1m -l 4m disk.img:/db/data", "4 MiB given back"),
-    ("prepare disk.img:/db/data 64g", "a file that is only overwritten from then on"),
-    ("trace -- cat disk.img:/etc/fstab", "each device request that this makes"),
+    ("truncate -s +1.5G disk.img:/db/data", "extends the file with a hole"),
+    ("fallocate -l 64m disk.img:/db/data", "allocates the first 64 MiB, which read as zeros"),
+    ("fallocate -p -o 1m -l 4m disk.img:/db/data", "frees 4 MiB"),
+    ("prepare disk.img:/db/data 64g", "a file that later writes only overwrite"),
+    ("trace -- cat disk.img:/etc/fstab", "each device request of the command"),
     ("cp disk.img:/etc/fstab disk.img:/etc/hosts /tmp", "two files"),
     ("cp -a disk.img:/home /tmp/home", "a tree with owners, times and attributes"),
-    ("cp notes.txt disk.img:/home", "a file into a directory of the volume"),
+    ("cp notes.txt disk.img:/home", "a host file into a directory of the volume"),
     ("cp - disk.img:/home/dump.sql", "standard input as a file"),
-    ("rm disk.img:/home/notes.txt", "removes it again"),
-    ("trim disk.img", "holes in the image where nothing is"),
+    ("rm disk.img:/home/notes.txt", "removes the file"),
+    ("trim disk.img", "punches holes in the image where the volume is free"),
     ("mkfs disk.img 64G", "creates a sparse image with the defaults of e2fsprogs"),
-    ("mkfs --compat debian12 -L data /dev/nvme0n1p3", "what Debian 12 makes on a partition"),
-    ("mkfs -n /dev/nvme0n1p3", "what would be made, and where the superblock's backups are"),
+    ("mkfs --compat debian12 -L data /dev/nvme0n1p3", "the defaults of Debian 12, on a partition"),
+    ("mkfs -n /dev/nvme0n1p3", "what would be created, and where the superblock's backups are"),
     ("mkfs -F -O ^has_journal -m 0 -N 1000 disk.img", "no journal, nothing reserved, few inodes"),
     ("check disk.img", "exit status 1 if there is damage"),
-    ("bench", "everything, on volumes of its own"),
-    (
-        "bench dsync-overwrite --device disk.img --size 64m",
-        "one scenario, on files that it makes and removes",
-    ),
-    ("completions bash", "to be sourced by the shell"),
+    ("bench", "everything, on temporary volumes"),
+    ("bench dsync-overwrite --device disk.img --size 64m", "one scenario, on temporary files"),
+    ("completions bash", "a script for the shell to source"),
     ("man --dir /usr/local/share/man/man1", "a page for every command"),
 ];
 
@@ -82,7 +79,7 @@ mod tests {
     use super::*;
     use crate::command::Cli;
 
-    /// As a shell takes them apart, as far as the examples need it.
+    /// Splits a line as a shell does, as far as the examples need it.
     fn words(line: &str) -> Vec<String> {
         let quoted = line.split('\'').enumerate();
         quoted

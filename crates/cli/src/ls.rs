@@ -19,58 +19,58 @@ use uext4_ondisk::Ino;
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct LsArgs {
-    /// The directories (or files); the root directory without a path. Files come first; of several, each directory has
-    /// a heading.
+    /// The directories (or files); the root directory without a path. Files come first; with several arguments, each
+    /// directory has a heading.
     #[arg(value_name = "DEVICE[:/path]", required = true, value_hint = ValueHint::FilePath)]
     pub operands: Vec<OsString>,
-    /// Mode, links, owner, size and time of change too.
+    /// Print mode, links, owner, size and modification time too.
     #[arg(short)]
     pub long: bool,
-    /// Sizes in powers of 1024 with a letter, with -l.
+    /// With -l, print sizes in powers of 1024 with a letter.
     #[arg(short, long)]
     pub human_readable: bool,
-    /// Names that begin with a dot too.
+    /// List names that begin with a dot too.
     #[arg(short)]
     pub all: bool,
-    /// Directories themselves, not what is in them. No link is followed.
+    /// List directories themselves, not their contents. Follow no link.
     #[arg(short)]
     pub directory: bool,
-    /// Inode numbers too.
+    /// Print inode numbers too.
     #[arg(short)]
     pub inode: bool,
-    /// One name on a line. That is always so.
+    /// Print one name per line. This is always so.
     #[arg(short = '1')]
     pub one: bool,
-    /// The latest change first. Of -t and -S the last one counts.
+    /// Sort by modification time, latest first. Of -t and -S the last one counts.
     #[arg(short, overrides_with = "size")]
     pub time: bool,
-    /// The largest file first.
+    /// Sort by size, largest first.
     #[arg(short = 'S', overrides_with = "time")]
     pub size: bool,
-    /// The other way round.
+    /// Reverse the order.
     #[arg(short)]
     pub reverse: bool,
-    /// Directories inside too. In JSON each entry then has the path of its directory in `dir`.
+    /// List subdirectories too. In JSON each entry then has the path of its directory in `dir`.
     #[arg(short = 'R')]
     pub recursive: bool,
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
 }
 
 /// One line of a listing.
 struct Row {
-    /// The argument that it is, or is below: its number.
+    /// Number of the argument that it is, or is below.
     operand: usize,
-    /// Whether it is the argument itself: its name is as it was typed.
+    /// Whether it is the argument itself, named as it was typed.
     top: bool,
     name: Vec<u8>,
     ino: Ino,
     kind: Option<FileKind>,
-    /// Not asked for (`None`), or what the inode said.
+    /// The inode's metadata, or `None` if not requested.
     metadata: Option<Result<Metadata, uext4::Error>>,
 }
 
@@ -86,7 +86,7 @@ impl Row {
         self.metadata.as_ref().and_then(|metadata| metadata.as_ref().ok())
     }
 
-    /// Its path below the argument, in the directory `dir` there.
+    /// Its path below the argument, given its directory `dir` there.
     fn below(&self, dir: &[u8]) -> Vec<u8> {
         if self.top { Vec::new() } else { join(dir.to_vec(), &self.name) }
     }
@@ -111,7 +111,7 @@ struct JsonRow<'a> {
     mtime_ns: Option<i128>,
 }
 
-/// What went wrong on the way, below one argument: the listing goes on, the command fails at the end.
+/// Failures below one argument: the listing goes on, and the command fails at the end.
 #[derive(Default)]
 struct Trouble {
     count: u64,
@@ -119,7 +119,7 @@ struct Trouble {
 }
 
 impl Trouble {
-    /// Of what lies at `relative` below the argument.
+    /// Adds a failure at `relative` below the argument.
     fn note(&mut self, relative: Vec<u8>, error: &uext4::Error) {
         self.count += 1;
         self.first.get_or_insert_with(|| (relative, error.clone()));
@@ -137,8 +137,8 @@ impl Trouble {
     }
 }
 
-/// The directories of a listing: each by its name and the number of its parent. Whole paths would take memory that
-/// grows with the square of the depth.
+/// The directories of a listing, each as its name and the number of its parent. Whole paths would take memory
+/// quadratic in the depth.
 struct Paths(Vec<(usize, Vec<u8>)>);
 
 impl Paths {
@@ -147,7 +147,7 @@ impl Paths {
         self.0.len() - 1
     }
 
-    /// The path of number `at` below where the listing began, which has number 0.
+    /// The path of directory `at`, relative to the start of the listing, which is number 0.
     fn path(&self, mut at: usize) -> Vec<u8> {
         let mut names = Vec::new();
         while at != 0 {
@@ -158,10 +158,10 @@ impl Paths {
     }
 }
 
-/// An argument that is there.
+/// An argument that exists.
 struct Place {
     volume: Volume,
-    /// What went wrong below it.
+    /// Failures below it.
     trouble: Trouble,
 }
 
@@ -169,11 +169,11 @@ struct Listing<'a> {
     args: &'a LsArgs,
     json: bool,
     operands: &'a [Operand],
-    /// Of each argument, `None` of one that is not there.
+    /// One per argument, `None` if it does not exist.
     places: Vec<Option<Place>>,
     out: Out,
     list: Elements,
-    /// Whether something stands above, in text.
+    /// Whether text was already printed above.
     printed: bool,
 }
 
@@ -208,7 +208,7 @@ pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
     listing.sort(&mut files);
     listing.sort(&mut directories);
     listing.printed = !files.is_empty();
-    // As in ls(1), of all arguments.
+    // Across all arguments, as in ls(1).
     let inodes = inode_width(files.iter().chain(&directories));
     listing.print(b"", &files, inodes)?;
     for row in directories {
@@ -225,13 +225,13 @@ pub fn run(args: &LsArgs, globals: &Globals) -> Result<(), CliError> {
     failures.finish()
 }
 
-/// What an argument names.
+/// Looks up an argument.
 fn look(args: &LsArgs, number: usize, operand: &Operand, volume: Volume) -> Result<(Volume, Row), CliError> {
-    // As ls(1): a link is followed unless its own attributes are asked for, to a directory only.
+    // As in ls(1), a link is followed only to a directory, and only if its own attributes are not requested.
     let own = volume.resolve(operand.inner(), false).map_err(|error| operand.error(error))?;
     let mut top = volume.metadata_of(own).map_err(|error| operand.error(error))?;
     if top.kind == FileKind::Symlink && !args.long && !args.directory {
-        // A link that leads nowhere is listed as itself.
+        // List a dangling link as itself.
         let behind = volume.resolve(operand.inner(), true).and_then(|ino| volume.metadata_of(ino));
         match behind {
             Ok(behind) if behind.kind == FileKind::Directory => top = behind,
@@ -244,11 +244,11 @@ fn look(args: &LsArgs, number: usize, operand: &Operand, volume: Volume) -> Resu
 }
 
 impl Listing<'_> {
-    /// A directory and, if asked, everything below it.
+    /// Lists a directory and, if requested, everything below it.
     fn tree(&mut self, operand: usize, top: Ino) -> Result<(), CliError> {
         let mut paths = Paths(vec![(0, Vec::new())]);
         let mut waiting = vec![(0, top)];
-        // No directory has two names: one met twice is a cycle in a damaged volume.
+        // A directory has only one name: meeting it twice means a cycle in a damaged volume.
         let mut seen = HashSet::from([top]);
         let mut first = true;
         while let Some((number, ino)) = waiting.pop() {
@@ -310,7 +310,7 @@ impl Listing<'_> {
         self.out.bytes(b":\n")
     }
 
-    /// The entries of a directory in the order asked for. Inodes are read in their order on disk.
+    /// The entries of a directory in the requested order. Inodes are read in disk order.
     fn rows(&self, operand: usize, directory: Ino) -> Result<Vec<Row>, uext4::Error> {
         let Some(Place { volume, .. }) = &self.places[operand] else { return Ok(Vec::new()) };
         let mut rows = Vec::new();
@@ -324,7 +324,7 @@ impl Listing<'_> {
         rows.sort_by_key(|row| row.ino);
         let attributes = self.args.long || self.args.time || self.args.size || self.json;
         for row in &mut rows {
-            // Without the filetype feature the entry does not know, and -R must.
+            // Without the filetype feature the entry has no type, and -R needs it.
             if attributes || row.kind.is_none() {
                 row.metadata = Some(volume.metadata_of(row.ino));
             }
@@ -333,7 +333,7 @@ impl Listing<'_> {
         Ok(rows)
     }
 
-    /// The order asked for, and of what is equal that of the names; -r turns round both, as ls(1) does.
+    /// The requested order, with ties in name order; -r reverses both, as ls(1) does.
     fn sort(&self, rows: &mut [Row]) {
         let time = |row: &Row| row.metadata().map(|metadata| metadata.modified.nanoseconds_since_epoch());
         let size = |row: &Row| row.metadata().map(|metadata| metadata.size);
@@ -348,7 +348,7 @@ impl Listing<'_> {
         });
     }
 
-    /// Rows of one directory, or arguments; inode numbers take `inodes` columns.
+    /// Prints the rows of one directory, or the arguments; inode numbers take `inodes` columns.
     fn print(&mut self, dir: &[u8], rows: &[Row], inodes: usize) -> Result<(), CliError> {
         for row in rows {
             if let Some(Err(error)) = &row.metadata {
@@ -369,7 +369,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// The number of its inode, if that is asked for.
+    /// Prints the inode number, if requested.
     fn inode(&mut self, row: &Row, width: usize) -> Result<(), CliError> {
         if self.args.inode { write!(self.out, "{:>width$} ", row.ino.get()) } else { Ok(()) }
     }
@@ -443,7 +443,7 @@ impl Listing<'_> {
     }
 }
 
-/// Columns of the longest inode number.
+/// Width of the longest inode number.
 fn inode_width<'r>(rows: impl IntoIterator<Item = &'r Row>) -> usize {
     rows.into_iter().map(|row| row.ino.get()).max().unwrap_or(0).to_string().len()
 }

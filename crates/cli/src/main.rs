@@ -1,10 +1,10 @@
 //! The `uext4` command line: ext4 volumes on images and devices, without mounting them.
 //!
-//! Reading path: [`command`] (the commands; parse, run, report), [`open`] (the one door to a volume), then one module
-//! per command, with its arguments. Everything that decides is in the libraries; this program parses, asks and prints.
+//! Reading path: [`command`] (the commands; parse, run, report), [`open`] (opens every volume), then one module per
+//! command, with its arguments. The libraries make all decisions; this program parses, calls them and prints.
 //!
-//! Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage. A reader that closes standard
-//! output early ends the program quietly with 0.
+//! Exit status: 0 done, 1 failed (one line on standard error), 2 bad usage. If the reader closes standard
+//! output early, the program ends quietly with 0.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

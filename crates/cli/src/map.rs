@@ -17,13 +17,13 @@ pub struct MapArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
     pub operand: OsString,
-    /// Holes too, with the state `hole`; they are left out otherwise.
+    /// Print holes too, with the state `hole`.
     #[arg(long)]
     pub holes: bool,
-    /// Draw the extents into this file instead of printing them.
+    /// Draw the extents as SVG into this file instead of printing them.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
     pub svg: Option<PathBuf>,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -32,7 +32,7 @@ pub struct MapArgs {
 #[derive(Serialize)]
 pub struct JsonPiece {
     logical: u64,
-    /// No hole has one.
+    /// Absent for a hole.
     physical: Option<u64>,
     length: u64,
     state: &'static str,
@@ -73,8 +73,8 @@ pub fn run(args: &MapArgs, globals: &Globals) -> Result<(), CliError> {
     out.finish()
 }
 
-/// The extents of a file in order. Neighbours that continue each other in file and on device are one, as
-/// `filefrag` shows them. The last one may reach behind the end of the file, to the end of its block.
+/// The extents of a file in order. Neighbours contiguous in the file and on the device are merged, as in `filefrag`.
+/// The last one may reach past the end of the file, to the end of its block.
 pub fn extents(operand: &Operand, file: &File, holes: bool) -> Result<Vec<Piece>, CliError> {
     let mut extents: Vec<Piece> = Vec::new();
     for piece in file.map() {
@@ -112,7 +112,7 @@ fn table(
     let mut expected = None;
     let mut count = 0;
     for (index, piece) in pieces.iter().enumerate() {
-        // Only what lies inside an inode is no whole number of blocks.
+        // Only data inside an inode is not a whole number of blocks.
         let (first, length) = (piece.logical / block, piece.length.div_ceil(block));
         let hole = piece.state == State::Hole;
         let physical = piece.physical / block;

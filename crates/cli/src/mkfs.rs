@@ -1,4 +1,4 @@
-//! `uext4 mkfs`: makes a volume.
+//! `uext4 mkfs`: creates a volume.
 
 use crate::args::{Globals, JsonArgs};
 use crate::error::{self, CliError};
@@ -21,13 +21,13 @@ const BACKUPS_IN_LINE: usize = 8;
 /// Whose defaults.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Compat {
-    /// Those of e2fsprogs 1.47 as its authors ship it.
+    /// Those of upstream e2fsprogs 1.47.
     Upstream,
     /// Those of Debian 12: without metadata_csum_seed and orphan_file.
     Debian12,
 }
 
-/// Which features to begin with.
+/// The base set of features.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Type {
     /// No journal, block pointers.
@@ -41,98 +41,98 @@ pub enum Type {
 /// `uext4 mkfs`.
 #[derive(Args)]
 #[command(after_long_help = "\
-Makes what mke2fs of e2fsprogs 1.47 makes with the same options. A device that holds something known is refused
-without -F, one in use always. Nothing is discarded without -E discard; what must read as zeros is written unless it
-is a hole.
+Creates the same volume as mke2fs of e2fsprogs 1.47 with the same options. A device with recognized contents is
+refused without -F, a device in use always. Nothing is discarded without -E discard; blocks that must read as zeros
+are written unless they are holes.
 
 -T takes: floppy, small, default, big, huge, news, largefile, largefile4, hurd.
 -E takes: stride=, stripe_width= (blocks), resize= (a size), lazy_itable_init=, lazy_journal_init=, hash_seed=UUID,
 root_owner=UID:GID, packed_meta_blocks=, num_backup_sb=, mmp_update_interval=, encoding=utf8, encoding_flags=strict,
 orphan_file_size=, quotatype=usrquota:grpquota:prjquota, test_fs, discard, nodiscard, offset= (bytes, or with a unit).
 -J takes: size= (MiB, or with a unit), fast_commit_size= (KiB, or with a unit).
--n tells what would be made whatever the device holds and whoever uses it; an image file that is not there is not
-created, and taken for one with sectors of 512 bytes.
+-n prints what would be created, even if the device has contents or is in use; a missing image file is not created,
+and is assumed to have sectors of 512 bytes.
 
 The same UUID, hash_seed and time (SOURCE_DATE_EPOCH in the environment, seconds since 1970) make the same volume.")]
 pub struct MkfsArgs {
-    /// The device. An image file that is not there is created, if SIZE is given.
+    /// The device. A missing image file is created if SIZE is given.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
-    /// Bytes of the volume, with k, m, g or t; the whole device by default.
+    /// Size of the volume in bytes, with k, m, g or t; the whole device by default.
     #[arg(value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
-    /// Whose defaults.
+    /// Whose defaults to use.
     #[arg(long, value_name = "WHOSE", default_value = "upstream")]
     pub compat: Compat,
-    /// Features to begin with.
+    /// The base set of features.
     #[arg(short = 't', long = "type", value_name = "TYPE", default_value = "ext4")]
     pub kind: Type,
-    /// What the volume is for, in place of what its size makes of it: block size, bytes for each inode.
+    /// Intended use, which sets block size and bytes per inode; by default the volume's size decides.
     #[arg(short = 'T', long = "usage", value_name = "USAGE,…")]
     pub usage: Option<String>,
-    /// Bytes of a block: 1024 to 65536; 4096, or 1024 below 512 MiB.
+    /// Block size in bytes: 1024 to 65536; 4096, or 1024 below 512 MiB.
     #[arg(short, long, value_name = "BYTES", value_parser = bytes)]
     pub block_size: Option<u32>,
-    /// Bytes of a cluster, with the feature bigalloc; 16 blocks.
+    /// Cluster size in bytes, with the feature bigalloc; 16 blocks.
     #[arg(short = 'C', long, value_name = "BYTES", value_parser = bytes)]
     pub cluster_size: Option<u32>,
-    /// Bytes of an inode; 256.
+    /// Inode size in bytes; 256.
     #[arg(short = 'I', long, value_name = "BYTES")]
     pub inode_size: Option<u16>,
-    /// Bytes of the volume for each inode; 16384, or by the volume's size.
+    /// Bytes of the volume per inode; 16384, or by the volume's size.
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = bytes)]
     pub bytes_per_inode: Option<u32>,
-    /// Inodes, about: every group has as many, a multiple of 8.
+    /// Approximate number of inodes: every group has the same number, a multiple of 8.
     #[arg(short = 'N', long, value_name = "NUMBER")]
     pub inodes: Option<u32>,
-    /// Blocks of a group, or clusters of one: a multiple of 8 from 256 to 8 for each byte of a block, which is usual.
+    /// Blocks (or clusters) per group: a multiple of 8, from 256 to 8 per byte of a block (the default).
     #[arg(short = 'g', long, value_name = "NUMBER")]
     pub blocks_per_group: Option<u32>,
-    /// Groups whose metadata lies together: a power of two; 16.
+    /// Groups per flex group, whose metadata is placed together: a power of two; 16.
     #[arg(short = 'G', long, value_name = "NUMBER")]
     pub flex_groups: Option<u32>,
     /// Label, at most 16 bytes.
     #[arg(short = 'L', long)]
     pub label: Option<OsString>,
-    /// Identity: an UUID, `random`, or `clear`.
+    /// UUID of the volume: a UUID, `random`, or `clear`.
     #[arg(short = 'U', long, default_value = "random")]
     pub uuid: String,
-    /// Features to set, or with ^ to clear, by the names of dumpe2fs; `none` clears all.
+    /// Features to set, or with ^ to clear, named as in dumpe2fs; `none` clears all.
     #[arg(short = 'O', long = "features", value_name = "FEATURE,…")]
     pub features: Vec<String>,
     /// Extended options; see below.
     #[arg(short = 'E', long = "extended", value_name = "OPTION,…")]
     pub extended: Vec<String>,
-    /// A journal, also with -t ext2.
+    /// Create a journal, also with -t ext2.
     #[arg(short = 'j')]
     pub with_journal: bool,
-    /// Options of the journal, which there is then.
+    /// Create a journal with these options.
     #[arg(short = 'J', long = "journal", value_name = "OPTION,…")]
     pub journal: Vec<String>,
-    /// Percent of the blocks that only the privileged may use; 5.
+    /// Percentage of the blocks reserved for privileged users; 5.
     #[arg(short = 'm', long, value_name = "PERCENT")]
     pub reserved: Option<f64>,
-    /// Go on although the device holds something.
+    /// Proceed even if the device has recognized contents.
     #[arg(short = 'F', long)]
     pub force: bool,
-    /// Print what would be made, and write nothing.
+    /// Print what would be created, and write nothing.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Print nothing but warnings and errors.
     #[arg(short = 'q', long, conflicts_with = "json")]
     pub quiet: bool,
-    /// In which form.
+    /// The output format.
     #[command(flatten)]
     pub form: JsonArgs,
-    /// Options of mke2fs that are refused by name.
+    /// Options of mke2fs that are refused with an explanation.
     #[command(flatten)]
     pub missing: Missing,
 }
 
-/// A number alone would be bytes here and KiB for mke2fs.
+/// Requires a unit: a bare number would be bytes here and KiB for mke2fs.
 fn size(text: &str) -> Result<u64, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("`{text}` has no unit: {text}k is what mke2fs would take it for"));
+        return Err(format!("`{text}` has no unit: mke2fs would read it as {text}k"));
     }
     text::parse_size(text)
 }
@@ -201,7 +201,7 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
     out.finish()
 }
 
-/// The device begins at this byte, as with `?offset=`.
+/// Makes the device begin at this byte, as `?offset=` does.
 fn begin_at(spec: &mut DeviceSpec, offset: u64) -> Result<(), CliError> {
     if spec.options.offset.is_some() || spec.options.partition.is_some() {
         return Err(CliError::usage("-E offset= and ?offset= or ?partition= exclude each other"));
@@ -210,7 +210,7 @@ fn begin_at(spec: &mut DeviceSpec, offset: u64) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What would be made. Opened as by whoever reads at his own risk: nothing of the contents counts.
+/// Prints what would be created. Opens the device even if it is in use, since the contents do not matter.
 fn dry_run(
     args: &MkfsArgs,
     spec: &DeviceSpec,
@@ -264,12 +264,12 @@ fn options(args: &MkfsArgs) -> mkfs::Result<Options> {
     options.uuid = match args.uuid.as_str() {
         "random" => None,
         "clear" => Some([0; 16]),
-        text => Some(mkfs::parse_uuid(text).ok_or_else(|| option(format!("`{text}` is no UUID")))?),
+        text => Some(mkfs::parse_uuid(text).ok_or_else(|| option(format!("`{text}` is not a UUID")))?),
     };
     if let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") {
         let seconds = epoch.to_str().and_then(|seconds| seconds.parse().ok());
         options.time =
-            Some(seconds.ok_or_else(|| option("SOURCE_DATE_EPOCH is no number of seconds".into()))?);
+            Some(seconds.ok_or_else(|| option("SOURCE_DATE_EPOCH is not a number of seconds".into()))?);
     }
     if let Some(list) = &args.usage {
         options = options.usage(list)?;

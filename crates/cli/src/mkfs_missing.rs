@@ -1,23 +1,23 @@
-//! Options of mke2fs that `uext4 mkfs` refuses by name, so that a script written for mke2fs learns what is missing.
+//! Options of mke2fs that `uext4 mkfs` refuses by name, so that a script written for mke2fs shows what is missing.
 
 use crate::error::CliError;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 /// The option, whether a value follows, and what to do instead.
 const OPTIONS: [(&str, bool, &str); 14] = [
-    ("-c", false, "no block is tested; `e2fsck -c` does it later"),
-    ("-d", true, "the volume is made empty; `uext4 cp` copies files into it"),
-    ("-e", true, "the volume goes on after errors, as by default; `tune2fs -e` changes that"),
-    ("-l", true, "no list of bad blocks is read; `e2fsck -l` reads it later"),
-    ("-o", true, "the system that made the volume is Linux"),
-    ("-r", true, "the revision is 1"),
-    ("-v", false, "all that there is to say is printed without it"),
+    ("-c", false, "no block is tested; `e2fsck -c` can do that later"),
+    ("-d", true, "the new volume is empty; `uext4 cp` copies files into it"),
+    ("-e", true, "the volume continues after errors, the default; `tune2fs -e` changes that"),
+    ("-l", true, "no list of bad blocks is read; `e2fsck -l` can read one later"),
+    ("-o", true, "the creator OS is always Linux"),
+    ("-r", true, "the revision is always 1"),
+    ("-v", false, "everything is printed without it"),
     ("-z", true, "no undo file is written"),
-    ("-D", false, "all I/O is direct without it"),
+    ("-D", false, "all I/O is direct anyway"),
     ("-K", false, "nothing is discarded without -E discard"),
-    ("-M", true, "the volume was mounted nowhere"),
-    ("-R", true, "-E is its name now"),
-    ("-S", false, "superblock and descriptors are not written alone"),
+    ("-M", true, "a new volume has no last mount point"),
+    ("-R", true, "use -E instead"),
+    ("-S", false, "superblock and descriptors cannot be written alone"),
     ("-V", false, "`uext4 --version` prints the version"),
 ];
 

@@ -1,4 +1,4 @@
-//! The one door to a volume: arguments become targets, targets become open volumes and files.
+//! Parses arguments to targets and opens every volume and file.
 
 use crate::args::Globals;
 use crate::error::{self, CliError};
@@ -13,13 +13,13 @@ use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptio
 /// A parsed `DEVICE:/path` argument.
 #[derive(Debug, Clone)]
 pub struct Operand {
-    /// As it was typed, for messages.
+    /// The argument as typed, for messages.
     pub argument: OsString,
     /// The device.
     pub spec: DeviceSpec,
     /// The path inside the volume, bytes with the leading `/`.
     pub path: Vec<u8>,
-    /// The argument as a prefix of names: with `:/` behind it if no path was typed.
+    /// The argument as a prefix of names: with `:/` appended if no path was typed.
     named: Vec<u8>,
 }
 
@@ -62,7 +62,7 @@ impl Operand {
         Path::new(OsStr::from_bytes(&self.path))
     }
 
-    /// The path of something below, as it stands in the volume.
+    /// The path in the volume of something below the operand.
     pub fn inside(&self, relative: &[u8]) -> Vec<u8> {
         let start = self.path.len() - self.path.iter().rev().take_while(|&&byte| byte == b'/').count();
         let mut path = self.path[..start].to_vec();
@@ -73,7 +73,7 @@ impl Operand {
         path
     }
 
-    /// The name of something below, which can be given back as an argument: the argument, and what lies behind it.
+    /// The name of something below the operand, usable as an argument: the argument followed by the relative path.
     pub fn below(&self, relative: &[u8]) -> OsString {
         OsString::from_vec([&self.named, self.separator(relative), relative].concat())
     }
@@ -85,19 +85,19 @@ impl Operand {
         out.name(relative)
     }
 
-    /// The same, as bytes for a program.
+    /// Same, as raw bytes for a program.
     pub fn print_below_raw(&self, out: &mut Out, relative: &[u8]) -> Result<(), CliError> {
         out.bytes(&self.named)?;
         out.bytes(self.separator(relative))?;
         out.bytes(relative)
     }
 
-    /// What stands between the argument and something below.
+    /// The separator between the argument and a path below it.
     fn separator(&self, relative: &[u8]) -> &'static [u8] {
         if relative.is_empty() || self.named.ends_with(b"/") { b"" } else { b"/" }
     }
 
-    /// An answer of the library about this operand.
+    /// The library's error for this operand.
     pub fn error(&self, error: impl Into<uext4::Error>) -> CliError {
         CliError::at(&self.argument, error)
     }
@@ -113,25 +113,25 @@ impl Operand {
     }
 }
 
-/// For making a file that is not there: it belongs to who runs this, with the mode of a file that a shell makes.
+/// Attributes of a created file: owned by the user who runs this, with the mode that a shell would give.
 pub fn creating(options: OpenOptions) -> OpenOptions {
     let (uid, gid) = owner();
     options.create(true).mode(new_mode()).owner(uid, gid)
 }
 
-/// Who runs this: user and group.
+/// User and group of this process.
 pub fn owner() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// The mode of a file that a shell makes.
+/// The mode that a shell would give a new file.
 pub fn new_mode() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     0o666 & !umask.bits()
 }
 
-/// A device without a path inside.
+/// Parses a device without a path inside.
 pub fn device(argument: &OsStr) -> Result<DeviceSpec, CliError> {
     let target = target(argument)?;
     match target.path {
@@ -141,7 +141,7 @@ pub fn device(argument: &OsStr) -> Result<DeviceSpec, CliError> {
                 format!(" (did you mean {}?)", crate::text::visible(&meant))
             });
             Err(CliError::usage(format!(
-                "`{}`: a device is meant here, without `:/path`{hint}",
+                "`{}`: expected a device, without `:/path`{hint}",
                 crate::text::visible(argument.as_bytes())
             )))
         }
@@ -159,22 +159,22 @@ fn target(argument: &OsStr) -> Result<Target, CliError> {
     })
 }
 
-/// How volumes of this command are opened.
+/// How this command opens volumes.
 #[derive(Clone, Copy)]
 pub struct OpenHow<'g> {
-    /// For overwriting.
+    /// Open for writing.
     pub write: bool,
-    /// Read although somebody else uses the device.
+    /// Read even if another process uses the device.
     pub force: bool,
-    /// Which optimisations are on.
+    /// The optimisations that are on.
     pub switches: Switches,
-    /// The command: who watches its devices, how it warns.
+    /// The command's globals: the tracer of its devices, and how it warns.
     pub globals: &'g Globals,
-    /// Most bytes of metadata kept in memory; the library's choice otherwise.
+    /// Maximum bytes of metadata cached; by default the library decides.
     pub metadata_budget: Option<u64>,
 }
 
-/// Enough for a walk, which needs no block twice.
+/// Enough for a walk, which reads no block twice.
 const WALK_BUDGET: u64 = 16 << 20;
 
 impl<'g> OpenHow<'g> {
@@ -188,9 +188,9 @@ impl<'g> OpenHow<'g> {
         OpenHow { metadata_budget: Some(WALK_BUDGET), ..Self::reading(globals, force, switches) }
     }
 
-    /// Opens the volume on `spec`: every command comes through here. A tracer lies between the volume and the device,
-    /// so that it sees metadata, data and flushes alike. The user is warned if the journal could not all be replayed,
-    /// so that the volume is seen as it was earlier, and if group descriptors are damaged.
+    /// Opens the volume on `spec`: every command uses this. A tracer sits between the volume and the device, and so
+    /// sees metadata, data and flushes alike. Warns if the journal could not be fully replayed, so that an older state is
+    /// shown, and if group descriptors are damaged.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
         let volume = self.open_on(self.open_device(spec)?)?;
         let info = volume.info();
@@ -212,7 +212,7 @@ impl<'g> OpenHow<'g> {
         })
     }
 
-    /// Opens the volume on an open device and warns of nothing: the caller tells what is found.
+    /// Opens the volume on an open device without warnings: the caller reports what it finds.
     pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume, uext4::Error> {
         let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
         let mut options = options.force(self.force).switches(self.switches);

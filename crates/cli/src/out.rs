@@ -11,7 +11,7 @@ use std::path::Path;
 /// Buffer in front of standard output, bytes.
 const BUFFER: usize = 64 * 1024;
 
-/// Buffered standard output. [`Out::finish`] must be called: what is dropped is not checked.
+/// Buffered standard output. Call [`Out::finish`]: the write on drop is not checked.
 pub struct Out {
     writer: BufWriter<StdoutLock<'static>>,
     terminal: bool,
@@ -30,59 +30,59 @@ impl Out {
         self.writer.write_fmt(text).map_err(|error| refused(&error))
     }
 
-    /// Bytes as they are.
+    /// Writes raw bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         self.writer.write_all(bytes).map_err(|error| refused(&error))
     }
 
-    /// A name: as it is for programs, escaped for a person.
+    /// Writes a name: raw for programs, escaped for a person.
     pub fn name(&mut self, name: &[u8]) -> Result<(), CliError> {
         if self.terminal { self.bytes(crate::text::visible(name).as_bytes()) } else { self.bytes(name) }
     }
 
-    /// One value as JSON, indented, with a line end.
+    /// Writes one value as indented JSON with a line end.
     pub fn json<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
         let written = serde_json::to_writer_pretty(&mut self.writer, value);
         written.map_err(|error| refused(&error.into()))?;
         self.bytes(b"\n")
     }
 
-    /// One value as JSON on a single line, without a line end.
+    /// Writes one value as JSON on a single line, without a line end.
     pub fn json_compact<T: Serialize>(&mut self, value: &T) -> Result<(), CliError> {
         serde_json::to_writer(&mut self.writer, value).map_err(|error| refused(&error.into()))
     }
 
-    /// Sends what is buffered now.
+    /// Flushes the buffer.
     pub fn flush(&mut self) -> Result<(), CliError> {
         self.writer.flush().map_err(|error| refused(&error))
     }
 
-    /// The end of a line that a person may be waiting for.
+    /// Ends a line, and flushes it in case a person is waiting for it.
     pub fn line_end(&mut self) -> Result<(), CliError> {
         self.bytes(b"\n")?;
         if self.terminal { self.flush() } else { Ok(()) }
     }
 
-    /// Sends the rest.
+    /// Flushes the rest and reports errors.
     pub fn finish(mut self) -> Result<(), CliError> {
         self.flush()
     }
 }
 
-/// Bytes as they are, and nothing else, to standard output.
+/// Writes only these raw bytes to standard output.
 pub fn print(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = Out::new();
     out.bytes(bytes)?;
     out.finish()
 }
 
-/// From now on, what goes to standard output goes into `file`, which is created or emptied: `--json=FILE`.
+/// Redirects standard output to `file`, which is created or truncated: `--json=FILE`.
 pub fn redirect(file: &Path) -> Result<(), CliError> {
     let opened = File::create(file).map_err(|error| CliError::host(file.as_os_str(), "create", &error))?;
     rustix::stdio::dup2_stdout(opened).map_err(|error| refused(&error.into()))
 }
 
-/// Writes values as JSON: a single value indented, several as an array with one on each line. Text does not come here.
+/// Writes values as JSON: a single value indented, several as an array with one per line. Not used for text.
 pub struct Elements {
     several: bool,
     any: bool,
@@ -94,7 +94,7 @@ impl Elements {
         Elements { several, any: false }
     }
 
-    /// The next one.
+    /// Writes the next value.
     pub fn element<T: Serialize>(&mut self, out: &mut Out, value: &T) -> Result<(), CliError> {
         if !self.several {
             return out.json(value);
@@ -104,7 +104,7 @@ impl Elements {
         out.json_compact(value)
     }
 
-    /// The end of the array, if it is one.
+    /// Closes the array, if it is one.
     pub fn end(self, out: &mut Out) -> Result<(), CliError> {
         match (self.several, self.any) {
             (false, _) => Ok(()),

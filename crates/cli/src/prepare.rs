@@ -14,16 +14,16 @@ use std::ffi::OsString;
 Holes get blocks, in as few runs as there is room for, and what is not written yet is zeroed on the device. What is
 written stays. `uext4 explain` tells whether a write only overwrites.")]
 pub struct PrepareArgs {
-    /// The file. With SIZE, one that is not there is made.
+    /// The file. With SIZE, a missing file is created.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
     pub operand: OsString,
-    /// Bytes from its beginning; all of it by default. A shorter file grows.
+    /// Prepare this many bytes from the start; the whole file by default. A shorter file grows.
     #[arg(value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Make no file.
+    /// Do not create the file.
     #[arg(short = 'c', long)]
     pub no_create: bool,
-    /// In which form: with JSON, the size and the bytes that its blocks take.
+    /// The output format: with JSON, the size and the bytes that its blocks take.
     #[command(flatten)]
     pub form: JsonArgs,
 }

@@ -1,13 +1,13 @@
-//! A bar on standard error for what takes more than a second.
+//! A progress bar on standard error for work that takes more than a second.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-/// How long nothing is shown.
+/// Delay before the bar is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Shows bytes (or parts) done of a total, once it takes a second and if a person looks.
+/// Shows bytes (or parts) done of a total, after a second and only on a terminal.
 pub struct Progress {
     start: Instant,
     total: u64,
@@ -22,18 +22,18 @@ pub struct Progress {
 pub const BYTES: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 /// For parts of some work, shown as a percentage.
 pub const PARTS: &str = "{msg} [{bar:30}] {percent}% {eta}";
-/// For nobody knows how many bytes.
+/// For an unknown number of bytes.
 pub const OPEN_ENDED: &str = "{msg} {spinner} {bytes} {bytes_per_sec}";
 
 impl Progress {
-    /// Of `total` bytes or parts, which is not looked at if the end is open. `wanted`: not if the output itself goes to
-    /// the same terminal.
+    /// For `total` bytes or parts; `total` is ignored if the end is open. Pass `wanted` = false if the output itself
+    /// goes to the same terminal.
     pub fn new(template: &'static str, label: String, total: u64, wanted: bool) -> Self {
         let wanted = wanted && io::stderr().is_terminal();
         Progress { start: Instant::now(), total, done: 0, label, wanted, template, bar: None }
     }
 
-    /// So many bytes or parts more.
+    /// Adds bytes or parts done.
     pub fn advance(&mut self, bytes: u64) {
         self.done = self.done.saturating_add(bytes);
         if !self.wanted {

@@ -11,13 +11,13 @@ use uext4::Switches;
 /// `uext4 rm`.
 #[derive(Args)]
 pub struct RmArgs {
-    /// The files. A symbolic link is removed, not what it leads to.
+    /// The files. A symbolic link is removed, not its target.
     #[arg(value_name = "DEVICE:/path", required = true, value_hint = ValueHint::FilePath)]
     pub operands: Vec<OsString>,
-    /// Say nothing of files that are not there.
+    /// Ignore missing files silently.
     #[arg(short = 'f', long = "ignore-missing")]
     pub ignore_missing: bool,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
 }

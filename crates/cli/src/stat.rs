@@ -25,16 +25,16 @@ pub struct StatArgs {
     /// Follow a symbolic link instead of showing the link itself.
     #[arg(short = 'L', long = "dereference")]
     pub follow: bool,
-    /// Print this of each file, and a line end. As for stat(1): %a %A %b %B %f %F %g %h %i %n %N %o %s %t %T %u %w %W
+    /// Print this for each file, and a line end. As in stat(1): %a %A %b %B %f %F %g %h %i %n %N %o %s %t %T %u %w %W
     /// %x %X %y %Y %z %Z %%, with a width and flags (%-10n, %#a, %.9Y).
     #[arg(short = 'c', long, value_name = "FORMAT", conflicts_with = "json")]
     pub format: Option<Format>,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
 }
 
-/// The names of `struct statx`, and what ext4 knows beyond it.
+/// The fields of `struct statx`, and those that only ext4 has.
 #[derive(Serialize)]
 pub struct JsonStat<'a> {
     stx_ino: u32,
@@ -93,7 +93,7 @@ pub fn run(args: &StatArgs, globals: &Globals) -> Result<(), CliError> {
     failures.finish()
 }
 
-/// The attributes of an operand, and what it points at if it is a symbolic link.
+/// The attributes of an operand, and its target if it is a symbolic link.
 fn find(
     operand: &Operand,
     follow: bool,
@@ -111,7 +111,7 @@ fn find(
 }
 
 impl<'a> JsonStat<'a> {
-    /// Of an inode, and what it points at if it is a symbolic link.
+    /// The attributes of an inode, and its target if it is a symbolic link.
     pub fn new(metadata: &Metadata, target: Option<&'a [u8]>) -> Self {
         JsonStat {
             stx_ino: metadata.ino.get(),

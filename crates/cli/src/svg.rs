@@ -8,12 +8,12 @@ const MARGIN: f64 = 40.0;
 const BAR: f64 = 36.0;
 const FILE_TOP: f64 = 70.0;
 const VOLUME_TOP: f64 = 250.0;
-/// Narrower than this, in units of a drawing of 1200, nobody could see it.
+/// Minimum visible width, in units of a drawing 1200 wide.
 const MARK_MIN: f64 = 2.0;
-/// A band narrower than this gets an outline: a slanting one would be thinner than a pixel.
+/// A band narrower than this gets an outline: slanted, it would be thinner than a pixel.
 const BAND_MIN: f64 = 4.0;
 
-/// Colours of adjacent written extents, in turn.
+/// Alternating colours of adjacent written extents.
 const WRITTEN: [&str; 2] = ["#2b6cb0", "#4299e1"];
 const UNWRITTEN: &str = "#ed8936";
 const HOLE: &str = "#e2e8f0";
@@ -76,7 +76,7 @@ fn band(svg: &mut String, index: usize, piece: &Piece, size: u64, volume: u64) {
 fn span(pos: u64, length: u64, total: u64) -> (f64, f64) {
     let scale = (WIDTH - 2.0 * MARGIN) / total as f64;
     let width = (length as f64 * scale).max(MARK_MIN);
-    // What is wider than it is stays inside the bar.
+    // A piece widened to the minimum stays inside the bar.
     let start = (MARGIN + pos as f64 * scale).min(WIDTH - MARGIN - width);
     (start, start + width)
 }

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use uext4::device;
 use uext4::{FileKind, Metadata, Timestamp};
 
-/// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 become
-/// escapes, so that a name can neither move the cursor nor pass for another one. A backslash is doubled.
+/// `name` for a person: control characters, line and direction marks and bytes that are not UTF-8 are escaped, so that
+/// a name can neither move the cursor nor imitate another one. A backslash is doubled.
 pub fn visible(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -56,8 +56,8 @@ pub fn utf8_or_base64(name: &[u8]) -> (Option<&str>, Option<String>) {
     }
 }
 
-/// A time in JSON, as `struct timespec` names its parts: seconds since 1970 (before it, negative) and the nanoseconds
-/// after them. All times in JSON are of this form.
+/// A time in JSON with the fields of `struct timespec`: seconds since 1970 (negative before it) and the nanoseconds
+/// after them. All times in JSON have this form.
 #[derive(Serialize)]
 pub struct JsonTime {
     tv_sec: i64,
@@ -76,12 +76,12 @@ pub fn seconds<S: Serializer>(seconds: &u64, serializer: S) -> Result<S::Ok, S::
     JsonTime { tv_sec, tv_nsec: 0 }.serialize(serializer)
 }
 
-/// Bytes that are mostly text, as a field of this name; or in base64, in the field `NAME_b64`, if they are not UTF-8.
-/// To be flattened into a struct; without bytes there is no field.
+/// Bytes that are mostly text, as a field of this name; if they are not UTF-8, in base64 as the field `NAME_b64`.
+/// Flatten it into a struct; without bytes there is no field.
 pub struct JsonBytes<'a>(pub &'static str, pub Option<&'a [u8]>);
 
 impl<'a> JsonBytes<'a> {
-    /// Which of several arguments an element in JSON belongs to; no field if there is one argument.
+    /// The argument that a JSON element belongs to; no field if there is only one argument.
     pub fn argument(argument: &'a OsStr, count: usize) -> Self {
         JsonBytes("argument", (count > 1).then(|| argument.as_bytes()))
     }
@@ -100,7 +100,7 @@ impl Serialize for JsonBytes<'_> {
     }
 }
 
-/// One value as JSON on a line. Plain numbers and names can be serialized; if not, the line says so.
+/// One value as JSON on a line. Plain numbers and names always serialize; if one does not, the line is the error.
 pub fn json_line(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
 }
@@ -114,7 +114,7 @@ pub fn base64(bytes: &[u8]) -> String {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     device::parse_size(text).ok_or_else(|| {
         format!(
-            "`{text}` is no size of up to 64 bits: a number, perhaps with k, m, g, t, p or e (1.5g, 10MB)"
+            "`{text}` is not a size of up to 64 bits: a number, perhaps with k, m, g, t, p or e (1.5g, 10MB)"
         )
     })
 }
@@ -135,7 +135,7 @@ pub fn human(bytes: f64) -> String {
     }
 }
 
-/// As `du -h` and `df -h`: rounded up, one decimal below 10, powers of 1024: `0`, `512`, `4.0K`, `12M`.
+/// Formatted as by `du -h` and `df -h`: rounded up, one decimal below 10, powers of 1024: `0`, `512`, `4.0K`, `12M`.
 pub fn short(bytes: u64) -> String {
     const LETTERS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
     let mut power = 0;
@@ -151,12 +151,12 @@ pub fn short(bytes: u64) -> String {
     }
 }
 
-/// A 128-bit identity in the usual groups.
+/// A UUID in the usual groups.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     uuid::Uuid::from_bytes(*bytes).to_string()
 }
 
-/// The names of a type: for JSON, in the words of `stat` of coreutils, and as the first letter of a mode.
+/// The names of a type: for JSON, as coreutils `stat` prints it, and as the first letter of a mode.
 fn names(kind: FileKind) -> (&'static str, &'static str, char) {
     match kind {
         FileKind::Regular => ("file", "regular file", '-'),
@@ -174,12 +174,12 @@ pub fn kind(kind: FileKind) -> &'static str {
     names(kind).0
 }
 
-/// The type as `stat` of coreutils says it.
+/// The type as coreutils `stat` prints it.
 pub fn kind_words(kind: FileKind) -> &'static str {
     names(kind).1
 }
 
-/// The size, of device nodes major and minor; with a letter for a person.
+/// The size, or major and minor of device nodes; with a unit letter for a person.
 pub fn size_or_device(metadata: &Metadata, human: bool) -> String {
     match metadata.kind {
         FileKind::CharDevice | FileKind::BlockDevice => format!("{}, {}", metadata.rdev.0, metadata.rdev.1),
@@ -208,7 +208,7 @@ pub fn mode_string(kind: FileKind, mode: u32) -> String {
     text
 }
 
-/// `2026-11-21T05:16:27Z`, UTC; `@SECONDS` where no calendar reaches.
+/// `2026-11-21T05:16:27Z`, UTC; `@SECONDS` if outside the calendar's range.
 pub fn time(seconds: i64) -> String {
     match DateTime::from_timestamp(seconds, 0) {
         Some(time) => time.format("%Y-%m-%dT%H:%M:%SZ").to_string(),
@@ -216,7 +216,7 @@ pub fn time(seconds: i64) -> String {
     }
 }
 
-/// The same with nanoseconds.
+/// Same with nanoseconds.
 pub fn time_ns(time_of: Timestamp) -> String {
     let whole = time(time_of.seconds);
     format!("{}.{:09}Z", whole.trim_end_matches('Z'), time_of.nanoseconds)

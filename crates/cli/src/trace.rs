@@ -1,4 +1,4 @@
-//! `uext4 trace`: a command of this program with its devices watched.
+//! `uext4 trace`: runs a command of this program and prints its device requests.
 
 use crate::args::{Globals, JsonArgs};
 use crate::error::CliError;
@@ -24,13 +24,13 @@ pub struct TraceArgs {
     /// The uext4 command and its arguments, without `uext4`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub words: Vec<OsString>,
-    /// In which form.
+    /// The output format.
     #[command(flatten)]
     pub form: JsonArgs,
 }
 
-/// Runs the command behind `--` by `execute`. The status is that of the command, unless the trace itself could not be
-/// written.
+/// Runs the command after `--` with `execute`. The status is that of the command, unless the trace itself could not
+/// be written.
 pub fn run(
     args: TraceArgs,
     globals: &Globals,
@@ -58,7 +58,7 @@ pub fn run(
     let exit = execute(arguments, Some(Arc::clone(&tracer)));
     match tracer.finish() {
         Ok(()) => Ok(exit),
-        // The reader of the trace has left. The command's own status stays.
+        // The reader closed the trace. Keep the command's own status.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(exit),
         Err(error) => Err(CliError::host(&target, "write", &error)),
     }

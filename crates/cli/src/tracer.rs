@@ -1,4 +1,4 @@
-//! Who watches the devices of a command below `uext4 trace`.
+//! The tracer that watches a command's devices under `uext4 trace`.
 
 use crate::text;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use uext4::device::Device;
 use uext4::device::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
 use uext4::{Counter, LastStats};
 
-/// What the totals tell of the volumes.
+/// What the totals include about the volumes.
 const WORK: [Counter; 8] = [
     Counter::Allocations,
     Counter::Conversions,
@@ -44,7 +44,7 @@ impl Log {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Neither a log nor a list of counters is left half changed by a panic elsewhere.
+    // A panic elsewhere leaves neither a log nor a list of counters half changed, so poison is ignored.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -60,7 +60,7 @@ impl Tracer {
         }
     }
 
-    /// `device` with this tracer around it. Times count from here.
+    /// Wraps `device` in this tracer. Times count from here.
     pub fn wrap(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
         let (log, json) = (Arc::clone(&self.shared), self.json);
         let sink: TraceSink = Arc::new(move |event: &TraceEvent| {
@@ -72,12 +72,12 @@ impl Tracer {
         Arc::new(device)
     }
 
-    /// Tells at the end what a volume did, too.
+    /// Includes a volume's counters in the totals.
     pub fn watch(&self, volume: LastStats) {
         lock(&self.volumes).push(volume);
     }
 
-    /// What the volumes that are closed by now did, added up: those of the counters that requests do not show.
+    /// Sum over the volumes closed so far of the counters that requests do not show.
     fn work(&self) -> Vec<(&'static str, u64)> {
         let volumes = lock(&self.volumes);
         let sum = |counter| volumes.iter().filter_map(LastStats::get).map(|stats| stats.get(counter)).sum();
@@ -102,7 +102,7 @@ impl Tracer {
         sum
     }
 
-    /// Prints the totals, if a device was opened. The first failed write of the whole trace is the error.
+    /// Prints the totals, if a device was opened. Returns the first failed write of the whole trace as the error.
     pub fn finish(&self) -> Result<(), io::Error> {
         let opened = !lock(&self.counters).is_empty();
         let total = self.totals();
@@ -122,7 +122,7 @@ impl Tracer {
     }
 }
 
-/// `  0.000123 Q W 2048+8 FUA`: seconds, Q for made or C for done, then the request in sectors of 512 bytes.
+/// `  0.000123 Q W 2048+8 FUA`: seconds, Q for queued or C for completed, then the request in sectors of 512 bytes.
 fn text_line(event: &TraceEvent) -> String {
     let seconds = event.time_ns / 1_000_000_000;
     let micros = event.time_ns / 1000 % 1_000_000;

@@ -20,21 +20,21 @@ pub struct TrimArgs {
     /// The device.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
-    /// First byte of the volume that is looked at.
+    /// First byte of the volume to trim.
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size, default_value_t = 0)]
     pub offset: u64,
-    /// Bytes that are looked at; all to the end by default.
+    /// Number of bytes to trim; to the end by default.
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size)]
     pub length: Option<u64>,
-    /// Leave free runs alone that are shorter.
+    /// Skip free runs shorter than this.
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size, default_value_t = 0)]
     pub minimum: u64,
-    /// In which form: with JSON, the bytes that were told.
+    /// The output format: with JSON, the bytes discarded.
     #[command(flatten)]
     pub form: JsonArgs,
 }
 
-/// What was done, in bytes.
+/// The result, in bytes.
 #[derive(Serialize)]
 struct JsonTrimmed {
     trimmed: u64,
@@ -48,7 +48,7 @@ pub fn run(args: &TrimArgs, globals: &Globals) -> Result<(), CliError> {
     let volume = how.open_volume(&spec).map_err(at)?;
     let end = args.length.map_or(u64::MAX, |length| args.offset.saturating_add(length));
     let trimmed = volume.trim(args.offset..end, args.minimum);
-    // The first failure is told.
+    // The first failure is reported.
     let closed = volume.close();
     let trimmed = trimmed.and_then(|trimmed| closed.map(|()| trimmed)).map_err(at)?;
     let mut out = Out::new();

@@ -16,24 +16,24 @@ uext4 truncate [OPTIONS] -s SIZE DEVICE:/path...
 #[derive(Args)]
 #[command(override_usage = USAGE)]
 #[command(after_long_help = "\
-In front of SIZE may stand: + (extend by), - (reduce by), < (at most), > (at least), / (round down to a multiple of),
+SIZE may be prefixed with + (extend by), - (reduce by), < (at most), > (at least), / (round down to a multiple of),
 % (round up to a multiple of), as for truncate(1).")]
 pub struct TruncateArgs {
-    /// The files; without -s, one file and its SIZE. A file that is not there is made.
+    /// The files; without -s, one file and its SIZE. A missing file is created.
     #[arg(value_name = "DEVICE:/path", required = true, value_hint = ValueHint::FilePath)]
     pub operands: Vec<OsString>,
-    /// The size in bytes. What is cut off is freed; what is added is a hole.
+    /// The size in bytes. Blocks past the new end are freed; an extension is a hole.
     #[arg(short, long, value_name = "SIZE", value_parser = NewSize::parse, allow_hyphen_values = true)]
     pub size: Option<NewSize>,
-    /// Make no file.
+    /// Do not create the file.
     #[arg(short = 'c', long)]
     pub no_create: bool,
-    /// In which form: with JSON, the size and the bytes that its blocks take.
+    /// The output format: with JSON, the size and the bytes that its blocks take.
     #[command(flatten)]
     pub form: JsonArgs,
 }
 
-/// What the number is to the size that the file has.
+/// How the number relates to the current size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Relation {
     Exactly,
@@ -45,7 +45,7 @@ enum Relation {
     UpTo,
 }
 
-/// A size, perhaps by that which the file has.
+/// A size, absolute or relative to the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewSize(Relation, u64);
 
@@ -69,7 +69,7 @@ impl NewSize {
         Ok(NewSize(how, bytes))
     }
 
-    /// Of a file of `old` bytes. What is more than 64 bits hold is the most that they do, which no file can have.
+    /// The size for a file of `old` bytes. Saturates at 64 bits, which no file can have.
     fn of(self, old: u64) -> u64 {
         let NewSize(how, bytes) = self;
         match how {
@@ -89,11 +89,11 @@ pub fn run(args: &TruncateArgs, globals: &Globals) -> Result<(), CliError> {
     let (size, paths) = match (args.size, &args.operands[..]) {
         (Some(size), paths) => (size, paths),
         (None, [path, size]) => {
-            let size = size.to_str().ok_or("it is no text".to_owned()).and_then(NewSize::parse);
-            let why = |why| CliError::usage(format!("{why} (the size stands behind -s or behind one file)"));
+            let size = size.to_str().ok_or("it is not text".to_owned()).and_then(NewSize::parse);
+            let why = |why| CliError::usage(format!("{why} (give the size after -s or after one file)"));
             (size.map_err(why)?, std::slice::from_ref(path))
         }
-        (None, _) => return Err(CliError::usage("no size is given: -s SIZE, or SIZE behind one file")),
+        (None, _) => return Err(CliError::usage("no size given: -s SIZE, or SIZE after one file")),
     };
     let operands = paths.iter().map(|path| Operand::parse(path)).collect::<Result<Vec<_>, _>>()?;
     let missing = if args.no_create { Missing::Skip } else { Missing::Create };

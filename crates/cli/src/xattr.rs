@@ -1,4 +1,4 @@
-//! `uext4 xattr`: extended attributes, in the manner of `getfattr -d -m -`.
+//! `uext4 xattr`: extended attributes, printed as by `getfattr -d -m -`.
 
 use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
@@ -19,23 +19,23 @@ pub struct XattrArgs {
     /// The file; the root directory without a path.
     #[arg(value_name = "DEVICE[:/path]", value_hint = ValueHint::FilePath)]
     pub operand: OsString,
-    /// One attribute by its full name, such as user.comment; all of them otherwise.
+    /// One attribute by its full name, such as user.comment; all by default.
     pub name: Option<OsString>,
     /// Show the attributes of a symbolic link itself instead of following it.
     #[arg(short = 'h', long)]
     pub no_dereference: bool,
-    /// The bytes of the values only, as they are, one after another.
+    /// Print only the raw bytes of the values, one after another.
     #[arg(long, conflicts_with = "json")]
     pub only_values: bool,
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
 }
 
-/// A value is printed as text unless more than one byte of this many would have to be escaped.
+/// A value is printed as text unless more than one byte in this many would have to be escaped.
 const TEXT_MIN: usize = 8;
 
 #[derive(Serialize)]
@@ -57,7 +57,7 @@ struct Xattr {
     name: Vec<u8>,
     value: Vec<u8>,
     acl: Option<Acl>,
-    /// The value is that of an access control list that makes no sense, as it is stored.
+    /// The stored value of an invalid access control list.
     undecoded: bool,
 }
 
@@ -84,8 +84,8 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
         out.bytes(&escaped(&operand.path))?;
         out.bytes(b"\n")?;
     }
-    // One at a time: all values of a hostile file together could be larger than memory. What cannot be read hides
-    // nothing of the others.
+    // One at a time: all values of a hostile file together could exceed memory. An unreadable one does not hide the
+    // others.
     let mut failures = globals.failures();
     let mut list = Elements::new(globals.json);
     for name in names {
@@ -98,7 +98,7 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
         };
         let (xattr, fault) = match read(&volume, ino, name.as_bytes()) {
             Ok((xattr, fault)) => (Some(xattr), fault),
-            // A list without entries counts as no attribute, although its name is there.
+            // A list without entries counts as no attribute, although its name exists.
             Err(uext4::Error::NoAttribute) => continue,
             Err(error) => (None, Some(error)),
         };
@@ -117,7 +117,7 @@ pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     failures.finish()
 }
 
-/// An attribute, and what is wrong with it though its bytes could be read.
+/// An attribute whose bytes could be read, and its error if any.
 fn read(volume: &Volume, ino: Ino, name: &[u8]) -> uext4::Result<(Xattr, Option<uext4::Error>)> {
     let is_acl = [AclKind::Access, AclKind::Default].iter().any(|kind| kind.name().as_bytes() == name);
     let value = match volume.xattr_of(ino, name) {
@@ -166,12 +166,12 @@ fn print(out: &mut Out, xattr: &Xattr, only_value: bool) -> Result<(), CliError>
     }
 }
 
-/// Whether a byte stands for itself in text.
+/// Whether a byte is printed unescaped.
 fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 
-/// Printable ASCII as it is, quotes and backslashes behind a backslash, all else in octal, as `getfattr` does.
+/// Printable ASCII unchanged, quotes and backslashes escaped with a backslash, all else in octal, as in `getfattr`.
 fn escaped(bytes: &[u8]) -> Vec<u8> {
     let mut shown = Vec::with_capacity(bytes.len());
     for &byte in bytes {

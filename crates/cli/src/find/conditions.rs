@@ -22,7 +22,7 @@ impl Amount {
     }
 }
 
-/// The order meant by a sign, and what stands behind it.
+/// The order meant by a sign, and the rest of the text.
 fn signed(text: &str) -> (Ordering, &str) {
     match text.as_bytes().first() {
         Some(b'+') => (Ordering::Greater, &text[1..]),
@@ -32,7 +32,7 @@ fn signed(text: &str) -> (Ordering, &str) {
 }
 
 fn number(text: &str, whole: &str) -> Result<u64, String> {
-    // `parse` takes a second sign.
+    // `parse` would accept a second sign.
     let digits = text.starts_with(|letter: char| letter.is_ascii_digit()).then_some(text);
     let number = digits.and_then(|digits| digits.parse().ok());
     number.ok_or_else(|| format!("`{whole}` is not a number, perhaps with + or - before it"))
@@ -47,7 +47,7 @@ impl FromStr for Amount {
     }
 }
 
-/// An amount of bytes, rounded up to a unit.
+/// A number of bytes, rounded up to a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     amount: Amount,
@@ -70,11 +70,11 @@ impl FromStr for Size {
 /// Mode bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permissions {
-    /// These and no others.
+    /// Exactly these bits.
     Exactly(u32),
-    /// These and perhaps others.
+    /// All of these bits.
     All(u32),
-    /// At least one of these, or none are asked for.
+    /// At least one of these bits; true if none are given.
     Any(u32),
 }
 
@@ -120,7 +120,7 @@ impl FromStr for Moment {
         if !whole.contains('T') {
             whole.push_str("T00:00");
         }
-        // The library takes signs and spaces too.
+        // The library would accept signs and spaces too.
         let plain = |byte: u8| byte.is_ascii_digit() || b"-:T".contains(&byte);
         if whole.starts_with('-') || !whole.bytes().all(plain) {
             return Err(bad());
@@ -131,20 +131,20 @@ impl FromStr for Moment {
     }
 }
 
-/// What an entry must be.
+/// The tests that an entry must pass.
 pub struct Conditions<'a> {
     args: &'a FindArgs,
     now: i64,
 }
 
 impl<'a> Conditions<'a> {
-    /// Those of the arguments, as of now.
+    /// The tests of the arguments, with ages relative to now.
     pub fn new(args: &'a FindArgs) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Conditions { args, now: i64::try_from(now).unwrap_or(i64::MAX) }
     }
 
-    /// Whether names and types do not suffice.
+    /// Whether a test needs the inode, beyond name and type.
     pub fn need_attributes(&self) -> bool {
         let args = self.args;
         let times = args.mtime.len() + args.ctime.len() + args.atime.len();
@@ -152,7 +152,7 @@ impl<'a> Conditions<'a> {
         times + numbers > 0 || args.newermt.is_some() || args.empty
     }
 
-    /// Whether the entry passes, `--empty` of directories apart. `path`: as it is printed.
+    /// Whether the entry passes, except for `--empty` of directories. `path`: as printed.
     pub fn hold(&self, entry: &WalkEntry<'_>, path: &[u8]) -> bool {
         let args = self.args;
         let name = path.rsplit(|&byte| byte == b'/').next().filter(|name| !name.is_empty()).unwrap_or(b"/");
@@ -186,7 +186,7 @@ impl<'a> Conditions<'a> {
     }
 
     fn age(&self, days: Amount, time: Timestamp) -> bool {
-        // Times to come are less than any number of days ago.
+        // A future time counts as less than any number of days ago.
         match u64::try_from(self.now.saturating_sub(time.seconds).div_euclid(DAY)) {
             Ok(age) => days.holds(age),
             Err(_) => days.order == Ordering::Less,
@@ -194,7 +194,7 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// One must hold, if there are any.
+/// At least one must hold, if there are any.
 fn any<T>(wanted: &[T], holds: impl FnMut(&T) -> bool) -> bool {
     wanted.is_empty() || wanted.iter().any(holds)
 }
@@ -217,7 +217,7 @@ mod tests {
             let size: Size = text.parse().unwrap();
             size.amount.holds(bytes.div_ceil(size.unit))
         };
-        // A size is rounded up: -1M is nothing but empty files, as find(1) has it.
+        // A size is rounded up: -1M matches only empty files, as in find(1).
         assert!(holds("-1M", 0) && !holds("-1M", 1));
         assert!(holds("1M", 1) && holds("1M", 1 << 20) && holds("+1M", (1 << 20) + 1));
         assert!(holds("3", 1025) && holds("1025c", 1025) && holds("2k", 1025));

@@ -1,17 +1,17 @@
-//! Patterns of names: `*`, `?`, `[a-z]`, `[!a-z]`, `\`.
+//! Name patterns: `*`, `?`, `[a-z]`, `[!a-z]`, `\`.
 
 use std::str::FromStr;
 
 /// One element of a pattern.
 #[derive(Debug, Clone, PartialEq)]
 enum Token {
-    /// Any number of any bytes.
+    /// Any bytes.
     Star,
     /// One character, or one byte that is not UTF-8.
     Any,
     /// This character.
     One(char),
-    /// One character of these ranges, or of none of them.
+    /// One character in these ranges, or outside all of them.
     Set { ranges: Vec<(char, char)>, negated: bool },
 }
 
@@ -36,7 +36,7 @@ fn first(name: &[u8]) -> (Option<char>, usize) {
     }
 }
 
-/// Lower case where that is one letter.
+/// Lower case, if that is a single letter.
 fn folded(letter: char) -> char {
     let mut lower = letter.to_lowercase();
     match (lower.next(), lower.next()) {
@@ -69,7 +69,7 @@ impl Glob {
     /// Whether the pattern matches the whole name.
     pub fn matches(&self, name: &[u8], fold: bool) -> bool {
         let (mut at, mut rest) = (0, name);
-        // Where to go on if what follows the latest star does not fit: one character later.
+        // Where to resume if the text after the last star does not match: one character later.
         let mut again: Option<(usize, &[u8])> = None;
         loop {
             match self.tokens.get(at) {
@@ -97,13 +97,13 @@ impl Glob {
     }
 }
 
-/// A set behind its `[`, and the pattern behind its `]`. `None`: there is no `]`, so it is no set.
+/// A set after its `[`, and the pattern after its `]`. `None`: there is no `]`, so it is not a set.
 fn set(pattern: &str) -> Option<(Token, &str)> {
     let inner = pattern.strip_prefix(['!', '^']);
     let negated = inner.is_some();
     let mut letters = inner.unwrap_or(pattern).chars();
     let mut ranges: Vec<(char, char)> = Vec::new();
-    // A `]` right at the start stands for itself.
+    // A `]` right at the start is literal.
     let mut begin = true;
     loop {
         let mut low = letters.next()?;

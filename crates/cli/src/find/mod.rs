@@ -16,7 +16,7 @@ use conditions::Conditions;
 use serde::Serialize;
 use uext4::{FileKind, Ino, Switches, Visit, Volume, WalkEntry, WalkOptions};
 
-/// An entry in JSON: that of `ls`, with the path in place of the name.
+/// An entry in JSON: that of `ls`, with the path instead of the name.
 #[derive(Serialize)]
 struct JsonEntry<'a> {
     #[serde(flatten)]
@@ -74,7 +74,7 @@ pub fn run(args: &FindArgs, globals: &Globals) -> Result<(), CliError> {
 }
 
 impl Finder<'_> {
-    /// One operand with everything below.
+    /// One operand with everything below it.
     fn walk(&mut self, volume: &Volume) -> Result<(), CliError> {
         let options = WalkOptions::new()
             .stat(self.conditions.need_attributes() || self.args.ls || self.json)
@@ -112,7 +112,7 @@ impl Finder<'_> {
             match is_empty(volume, entry.ino) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                // The walk reports the error when it enters the directory, unless that lies too deep.
+                // The walk reports the error when it enters the directory, unless that is too deep.
                 Err(error) => {
                     if self.args.maxdepth.is_some_and(|depth| entry.depth >= depth) {
                         self.trouble(entry.path, error);

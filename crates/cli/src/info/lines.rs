@@ -1,4 +1,4 @@
-//! `uext4 info` for a person.
+//! The text output of `uext4 info`.
 
 use super::{DeviceReport, ErrorReport, JournalReport, MmpReport, Recovery, Report};
 use crate::error::CliError;
@@ -21,8 +21,8 @@ pub fn print(out: &mut Out, report: &Report) -> Done {
         out,
         "gate fence",
         match report.fence {
-            "membarrier" => "membarrier: requests store plainly",
-            _ => "swap: membarrier(2) is refused, every request costs a locked instruction more",
+            "membarrier" => "membarrier: requests use plain stores",
+            _ => "swap: membarrier(2) is refused, so every request costs one more locked instruction",
         },
     )?;
     recovery(out, &report.recovery)?;

@@ -3,14 +3,14 @@
 use uext4::Fallocate;
 use uext4::device::{closest, parse_scaled};
 
-/// Help of the whole language, also for `--help` and the manual page.
+/// Help for the whole language, also in `--help` and the manual page.
 pub const LANGUAGE: &str = "\
 Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512), k, m, g, t, p, e):
   pread [-qvC] [-b BS] [-V N] OFFSET LENGTH
-        read, BS bytes (4096) a call, with -V into N vectors of BS bytes; -v dumps
+        read, BS bytes (4096) per call, with -V into N vectors of BS bytes; -v dumps
   pwrite [-qCDNOwW] [-S SEED] [-b BS] [-V N] OFFSET LENGTH
         write bytes of SEED (0xcd); -D each call durable (RWF_DSYNC), -N do not wait (RWF_NOWAIT),
-        -O one call only, -w fdatasync behind, -W fsync behind, both timed
+        -O one call only, -w then fdatasync, -W then fsync, both timed
   fsync, fdatasync
         make completed writes durable
   fiemap [-v] [OFFSET [LENGTH]]
@@ -18,24 +18,24 @@ Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512)
   stat
         inode, type, size, blocks
   help [COMMAND]
-        this text, or what is about one command
+        this text, or the help of one command
   quit
         leave
   falloc [-k] OFFSET LENGTH
-        give holes blocks that read as zeros; -k keeps the size
+        allocate blocks that read as zeros for holes; -k keeps the size
   fpunch OFFSET LENGTH, fzero [-k] OFFSET LENGTH
-        make the range read as zeros: its blocks are freed, or kept
+        make the range read as zeros: fpunch frees its blocks, fzero keeps them
   fcollapse OFFSET LENGTH, finsert OFFSET LENGTH
-        take the range out, or put a hole in; both in whole blocks (clusters)
+        collapse the range, or insert a hole; both in whole blocks (clusters)
   truncate OFFSET
         set the size
 -q prints nothing, -C one line: bytes,calls,seconds,bytes/s,calls/s. A call whose position and length are
 multiples of the device's logical block is direct; any other goes through a bounce buffer, or is an error
-with `io -d`. With -V one call moves N vectors of BS bytes, in one device request where the device takes
-vectors; if they are no such multiples, a call of as many bytes through a bounce buffer. With --json each
-command that prints says one object on a line; the bytes of pread -v are in base64.";
+with `io -d`. With -V one call moves N vectors of BS bytes, in one device request if the device takes
+vectors; if they are not such multiples, one call of that size goes through a bounce buffer. With --json
+each command that prints writes one object on a line; the bytes of pread -v are in base64.";
 
-/// Names of commands, without the short ones.
+/// Names of commands, without the short forms.
 const NAMES: [&str; 14] = [
     "pread",
     "pwrite",
@@ -53,23 +53,23 @@ const NAMES: [&str; 14] = [
     "truncate",
 ];
 
-/// Bytes of `b` suffixes and of a call without `-b`.
+/// Bytes meant by the suffix `b`, and per call without `-b`.
 const BLOCK: u64 = 4096;
-/// Most memory of one call.
+/// Maximum memory of one call.
 pub const CALL_MAX: u64 = 1 << 30;
-/// Most vectors of one call, as Linux (`IOV_MAX`).
+/// Maximum vectors of one call, as in Linux (`IOV_MAX`).
 const VECTORS_MAX: u64 = 1024;
 
-/// Where to read or write, and in which portions.
+/// The range to read or write, and the size of each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// First byte.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// Bytes of one call.
+    /// Bytes per call.
     pub call: u64,
-    /// Bytes of one vector of a call: `call`, unless there are several.
+    /// Bytes per vector of a call: `call`, unless there are several.
     pub vector: u64,
     /// Print nothing.
     pub quiet: bool,
@@ -78,7 +78,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Vectors of a call.
+    /// Vectors per call.
     pub fn vectors(&self) -> u64 {
         self.call / self.vector
     }
@@ -98,7 +98,7 @@ pub struct Read {
 pub struct Write {
     /// What.
     pub span: Span,
-    /// Every byte written.
+    /// The value of every byte written.
     pub seed: u8,
     /// Each call durable.
     pub dsync: bool,
@@ -106,9 +106,9 @@ pub struct Write {
     pub nowait: bool,
     /// One call only.
     pub once: bool,
-    /// `fdatasync` behind.
+    /// `fdatasync` afterwards.
     pub sync_data: bool,
-    /// `fsync` behind.
+    /// `fsync` afterwards.
     pub sync_all: bool,
 }
 
@@ -155,7 +155,7 @@ pub enum Command {
     },
 }
 
-/// A line: `None` if it is empty. The error is the reason, with the command's name.
+/// Parses a line: `None` if it is empty. The error is the reason, with the command's name.
 pub fn parse(line: &str) -> Result<Option<Command>, String> {
     let mut words = line.split_whitespace();
     let Some(name) = words.next() else { return Ok(None) };
@@ -186,7 +186,7 @@ pub fn parse(line: &str) -> Result<Option<Command>, String> {
     command.map(Some)
 }
 
-/// Flags and operands, in the manner of getopt: flags first, joined or apart, `--` ends them.
+/// Flags and operands, as in getopt: flags first, joined or separate, ended by `--`.
 struct Words<'a> {
     name: &'static str,
     flags: Vec<(char, Option<&'a str>)>,
@@ -205,7 +205,7 @@ impl<'a> Words<'a> {
                 break;
             }
             if letters.is_empty() {
-                return Err(format!("{name}: `-` is no flag"));
+                return Err(format!("{name}: `-` is not a flag"));
             }
             let mut at = 0;
             for letter in letters.chars() {
@@ -248,19 +248,19 @@ impl<'a> Words<'a> {
 
     fn number(&self, index: usize, what: &str) -> Result<u64, String> {
         let word = self.operands.get(index).copied().unwrap_or_default();
-        number(word).ok_or_else(|| format!("{}: `{word}` is no {what}", self.name))
+        number(word).ok_or_else(|| format!("{}: `{word}` is not a valid {what}", self.name))
     }
 
     fn flag_number(&self, flag: char, what: &str) -> Result<Option<u64>, String> {
         let Some(word) = self.value(flag) else { return Ok(None) };
-        number(word).map(Some).ok_or_else(|| format!("{}: `{word}` is no {what}", self.name))
+        number(word).map(Some).ok_or_else(|| format!("{}: `{word}` is not a valid {what}", self.name))
     }
 
     fn span(&self) -> Result<Span, String> {
         self.count(2..=2)?;
         let (offset, length) = (self.number(0, "offset")?, self.number(1, "length")?);
         if offset.checked_add(length).is_none_or(|end| end > 1 << 63) {
-            return Err(format!("{}: the range ends behind byte 2^63", self.name));
+            return Err(format!("{}: the range ends past byte 2^63", self.name));
         }
         let block = self.flag_number('b', "block size")?.unwrap_or(BLOCK);
         let vectors = self.flag_number('V', "number of vectors")?.unwrap_or(1);
@@ -273,7 +273,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A number as xfs_io takes it; a fraction too (`1.5g`).
+/// A number as in xfs_io, or a fraction (`1.5g`).
 pub fn number(word: &str) -> Option<u64> {
     parse_scaled(word, |unit| match unit {
         "" => Some(1),
@@ -299,7 +299,7 @@ fn write(name: &'static str, words: &[&str]) -> Result<Command, String> {
     let seed = words.flag_number('S', "seed")?.unwrap_or(0xcdcd_cdcd);
     Ok(Command::Write(Write {
         span: words.span()?,
-        // As memset(3): the lowest byte.
+        // The lowest byte, as in memset(3).
         seed: (seed & 0xff) as u8,
         dsync: words.has('D'),
         nowait: words.has('N'),
@@ -338,13 +338,13 @@ fn help(words: &[&str]) -> Result<Command, String> {
     Err(format!("help: command `{}` not found", crate::text::visible(name.as_bytes())))
 }
 
-/// Whether a line of [`LANGUAGE`] is about the command.
+/// Whether a line of [`LANGUAGE`] describes the command.
 pub fn describes(line: &str, name: &str) -> bool {
     let is_entry = line.starts_with("  ") && !line.starts_with("   ");
     is_entry && line.split([' ', ',']).any(|word| word == name && !word.is_empty())
 }
 
-/// `keeping`: what it is with `-k`, if it has that flag.
+/// `keeping`: the mode with `-k`, if the command has that flag.
 fn fallocate(
     name: &'static str,
     words: &[&str],

@@ -1,6 +1,6 @@
 //! `uext4 io`: single requests, in the command language of `xfs_io(8)` with its flag meanings.
 //!
-//! [`language`] turns a line into a command, `run` does it.
+//! [`language`] parses a line into a command, `run` executes it.
 
 mod json;
 pub mod language;
@@ -25,27 +25,26 @@ pub struct IoArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
     pub operand: OsString,
-    /// A command; may be given several times. All are checked before the first runs; the first that fails
-    /// is the last.
+    /// Run a command; may be given several times. All are checked before the first runs; the first failure is the last to run.
     #[arg(short, value_name = "COMMAND", allow_hyphen_values = true)]
     pub command: Vec<String>,
     /// Open read-only. Implied when no `-c` command writes.
     #[arg(short)]
     pub read_only: bool,
-    /// Make the file if it is not there.
+    /// Create the file if it does not exist.
     #[arg(short = 'f')]
     pub create: bool,
-    /// Direct I/O only: a call that is not aligned to the device's logical block is an error, as with O_DIRECT.
+    /// Use direct I/O only: a call not aligned to the device's logical block is an error, as with O_DIRECT.
     #[arg(short)]
     pub direct: bool,
-    /// Empty the file first.
+    /// Truncate the file to 0 bytes first.
     #[arg(short = 't', conflicts_with = "read_only")]
     pub truncate: bool,
-    /// At the end, print what the library counted meanwhile: requests by route, journal handles, flushes. With
-    /// `--json` an object `counters`.
+    /// At the end, print the library's counters for the run: requests by route, journal handles, flushes. With `--json`
+    /// an object `counters`.
     #[arg(long)]
     pub stats: bool,
-    /// How to open, and in which form.
+    /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
     /// How to read and write.
@@ -66,7 +65,7 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     let interactive = args.command.is_empty();
     let asked = args.create || args.truncate || commands.iter().any(writes);
     let write = !args.read_only && (interactive && !operand.spec.options.read_only || asked);
-    // For overwriting, of what nobody else uses.
+    // Writing needs the device to itself: `--force` applies to reading only.
     let how = OpenHow::reading(globals, args.common.force && !write, args.switches.switches);
     let volume = operand.volume(&OpenHow { write: write || args.create, ..how })?;
     let options = OpenOptions::new().read(true).write(write).truncate(args.truncate);
@@ -78,7 +77,7 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     ended.and(volume.close().map_err(|error| operand.error(error)))
 }
 
-/// The file; one that is to be read only is made first, since the library makes none for reading.
+/// Opens the file. A file to be only read is created first, since the library creates none for reading.
 fn open(args: &IoArgs, operand: &Operand, volume: &Volume, options: OpenOptions) -> Result<File, CliError> {
     let told = |error| operand.error(error);
     if args.create && args.read_only {
@@ -88,7 +87,7 @@ fn open(args: &IoArgs, operand: &Operand, volume: &Volume, options: OpenOptions)
     volume.open_file(operand.inner(), options).map_err(told)
 }
 
-/// Does one command after another, up to the first that fails.
+/// Runs the commands in order, up to the first failure.
 fn carry_out(mut session: Session<'_>, commands: Vec<Option<Command>>) -> Result<(), CliError> {
     for command in commands.into_iter().flatten() {
         if command == Command::Quit {
@@ -106,8 +105,8 @@ fn writes(command: &Option<Command>) -> bool {
     matches!(command, Some(Command::Write(_) | Command::Fallocate { .. } | Command::Truncate { .. }))
 }
 
-/// Reads commands from standard input. A person sees a prompt and may try again after an error; the status
-/// at the end tells a script whether one failed.
+/// Reads commands from standard input. A person gets a prompt and may retry after an error; the final status tells a
+/// script whether one failed.
 fn prompt(mut session: Session<'_>) -> Result<(), CliError> {
     let person = io::stdin().is_terminal();
     let mut lines = io::stdin().lock().split(b'\n');

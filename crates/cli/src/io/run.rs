@@ -1,4 +1,4 @@
-//! Doing the commands of `io`.
+//! Executes the commands of `io`.
 
 use super::json::{Row, Said};
 use super::language::{Command, LANGUAGE, Read, Span, Write, describes};
@@ -13,10 +13,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 use uext4::{Buffer, BufferPool, File, Piece, State, Stats, Volume, WriteFlags};
 
-/// Bytes of one line of a dump.
+/// Bytes per line of a dump.
 const DUMP_LINE: usize = 16;
 
-/// An open file with its memory and its output.
+/// An open file with its buffers and output.
 pub struct Session<'a> {
     operand: &'a Operand,
     volume: &'a Volume,
@@ -25,14 +25,14 @@ pub struct Session<'a> {
     logical_block: u64,
     out: Out,
     json: bool,
-    /// Print at the end what was counted since `before`.
+    /// Counters at the start: at the end, the difference is printed.
     pub tells_stats: bool,
-    /// No call goes through a bounce buffer.
+    /// Refuse bounce buffers.
     pub only_direct: bool,
     before: Stats,
 }
 
-/// What a row of calls did.
+/// The result of a series of calls.
 struct Done {
     bytes: u64,
     calls: u64,
@@ -61,7 +61,7 @@ impl<'a> Session<'a> {
         self.operand.argument.as_bytes().to_vec()
     }
 
-    /// Asks a person, unless a program reads the answers.
+    /// Prints a prompt, unless the output is for a program.
     pub fn show_prompt(&mut self) -> Result<(), CliError> {
         if self.json {
             return Ok(());
@@ -70,14 +70,14 @@ impl<'a> Session<'a> {
         self.out.flush()
     }
 
-    /// Tells of a failed command, in order with what was printed.
+    /// Reports a failed command, in order with the printed output.
     pub fn report(&mut self, error: &CliError) -> Result<(), CliError> {
         self.out.flush()?;
         error.report(Some("io"), self.json);
         Ok(())
     }
 
-    /// Sends the rest of the output.
+    /// Flushes the rest of the output.
     pub fn finish(mut self) -> Result<(), CliError> {
         if self.tells_stats {
             self.stats()?;
@@ -96,7 +96,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Does one command.
+    /// Runs one command.
     pub fn run(&mut self, command: &Command) -> Result<(), CliError> {
         match command {
             Command::Read(read) => self.read(read),
@@ -116,11 +116,11 @@ impl<'a> Session<'a> {
             }
             Command::Quit => Ok(()),
         }?;
-        // What a command said is seen before the next one starts.
+        // Show a command's output before the next one starts.
         self.out.flush()
     }
 
-    /// The memory of a call; next to nothing if vectors have their own.
+    /// The buffer of a call; minimal if vectors have their own.
     fn buffer(&self, span: &Span, vectored: bool) -> Result<Buffer, CliError> {
         let bytes = if vectored { 1 } else { span.call.min(span.length).max(1) };
         let length = bytes.next_multiple_of(4096) as usize;
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         pool.map_err(|error| self.operand.error(error))
     }
 
-    /// The queue for calls of several vectors, if `span` asks for them and they can go to the device as they are.
+    /// The queue for calls with several vectors, if `span` asks for them and they can go to the device directly.
     fn vectors(&self, span: &Span) -> Result<Option<Vectors>, CliError> {
         if span.vectors() < 2 || !self.aligned(span.offset | span.vector, span.length) {
             return Ok(None);
@@ -136,12 +136,12 @@ impl<'a> Session<'a> {
         Vectors::new(self.volume, &self.file, span).map(Some).map_err(|error| self.operand.error(error))
     }
 
-    /// Whether a call can go to the device as it is.
+    /// Whether a call can go to the device without a bounce buffer.
     fn aligned(&self, pos: u64, length: u64) -> bool {
         (pos | length) & (self.logical_block - 1) == 0
     }
 
-    /// Whether a call must go as it is, which the library refuses if it is not aligned.
+    /// Whether a call must be direct, which the library refuses if it is not aligned.
     fn direct(&self, pos: u64, length: u64) -> bool {
         self.only_direct || self.aligned(pos, length)
     }
@@ -229,7 +229,7 @@ impl<'a> Session<'a> {
         Err(CliError::failed(&self.operand.argument, message, libc::EBADF))
     }
 
-    /// One thing as JSON, on a line.
+    /// Writes one object as JSON, on a line.
     fn say(&mut self, said: &Said<'_>) -> Result<(), CliError> {
         self.out.json_compact(said)?;
         self.out.bytes(b"\n")
@@ -341,7 +341,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The lines of the help about one command.
+/// The help lines of one command.
 fn about(name: &str) -> String {
     let mut lines = LANGUAGE.lines().skip_while(|line| !describes(line, name));
     let first = lines.next().map(str::trim_start);
@@ -349,7 +349,7 @@ fn about(name: &str) -> String {
     first.into_iter().chain(rest).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// As `fiemap(2)` codes them: 0x1 the last extent, 0x800 unwritten, 0x300 inside the inode and not aligned.
+/// Flags of `fiemap(2)`: 0x1 the last extent, 0x800 unwritten, 0x300 inside the inode and not aligned.
 fn fiemap_flags(piece: &Piece, last: bool) -> String {
     match piece.state {
         State::Hole => String::new(),

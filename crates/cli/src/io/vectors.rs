@@ -1,4 +1,4 @@
-//! Calls of several vectors (`-V N`): one request of a queue, with a buffer of its own for each vector.
+//! Calls with several vectors (`-V N`): one queued request, with a separate buffer for each vector.
 
 use super::language::Span;
 use uext4::{Buffer, Error, File, FileSlot, IoQueue, Payload, QueueOptions, Result, Volume, WriteFlags};
@@ -11,17 +11,17 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// For calls as `span` asks for them.
+    /// Set up for the calls of `span`.
     pub fn new(volume: &Volume, file: &File, span: &Span) -> Result<Self> {
-        // On a device that takes no vectors each is a request of its own.
+        // On a device without vectors each one is a separate request.
         let depth = u32::try_from(span.vectors()).unwrap_or(u32::MAX);
         let mut queue = volume.queue(QueueOptions::depth(depth))?;
         let slot = queue.attach(file)?;
         Ok(Vectors { queue, slot, buffers: Vec::new() })
     }
 
-    /// Buffers for a call of `want` bytes: as many full vectors as there are, and the rest in a shorter one, as
-    /// xfs_io trims its last one. `fill` gives new ones their contents.
+    /// Buffers for a call of `want` bytes: full vectors, then the rest in a shorter one, as xfs_io trims its last one.
+    /// `fill` fills new ones.
     fn split(&mut self, want: u64, vector: u64, fill: Option<u8>) -> Result<Vec<Buffer>> {
         let lengths = (0..want.div_ceil(vector)).map(|index| vector.min(want - index * vector) as usize);
         if lengths.clone().eq(self.buffers.iter().map(|buffer| buffer.len())) {
@@ -62,7 +62,7 @@ impl Vectors {
         self.finish()
     }
 
-    /// What the last call read, zeros behind the end of the file included.
+    /// The bytes of the last read, including zeros past the end of the file.
     pub fn bytes(&self) -> Vec<u8> {
         self.buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect()
     }

@@ -1,4 +1,4 @@
-//! The formats of `stat -c`: those sequences of stat(1) that a volume has an answer to.
+//! The formats of `stat -c`: the sequences of stat(1) that apply to a volume.
 
 use crate::error::CliError;
 use crate::out::Out;
@@ -7,9 +7,9 @@ use chrono::DateTime;
 use std::str::FromStr;
 use uext4::{FileKind, Metadata, Timestamp};
 
-/// Letters behind `%` that are known.
+/// Letters known after `%`.
 const KNOWN: &str = "aAbBfFghinNostTuwWxXyYzZ";
-/// Most columns of one field.
+/// Maximum width of one field.
 const WIDTH_MAX: usize = 4096;
 
 /// A parsed format.
@@ -47,7 +47,7 @@ impl FromStr for Format {
             }
             rest = &behind[1..];
             if rest.is_empty() || rest.starts_with('%') {
-                // A percent sign at the end stands for itself.
+                // A percent sign at the end is literal.
                 parts.push(Part::Text("%".to_owned()));
                 rest = rest.get(1..).unwrap_or_default();
                 continue;
@@ -64,7 +64,7 @@ impl FromStr for Format {
 }
 
 impl Field {
-    /// Of the text behind `%`; and its length.
+    /// Parses the text after `%`; returns its length too.
     fn parse(text: &str) -> Result<(Self, usize), String> {
         let mut field =
             Field { left: false, zeros: false, alternate: false, width: 0, digits: None, letter: ' ' };
@@ -77,13 +77,13 @@ impl Field {
             }
             rest = &rest[1..];
         }
-        let wrong = || format!("`%{text}`: the width or precision is no number up to {WIDTH_MAX}");
+        let wrong = || format!("`%{text}`: the width or precision is not a number up to {WIDTH_MAX}");
         let (width, behind) = number(rest);
         field.width = width.unwrap_or(Some(0)).filter(|width| *width <= WIDTH_MAX).ok_or_else(wrong)?;
         rest = behind;
         if let Some(behind) = rest.strip_prefix('.') {
             let (digits, behind) = number(behind);
-            // Without a number, all digits there are.
+            // Without a number, all digits.
             field.digits = Some(digits.unwrap_or(Some(9)).filter(|d| *d <= WIDTH_MAX).ok_or_else(wrong)?);
             rest = behind;
         }
@@ -98,7 +98,7 @@ impl Field {
         Ok((field, text.len() - rest.len() + 1))
     }
 
-    /// What it says of a file, without the width.
+    /// The value for a file, without padding.
     fn value(&self, name: &[u8], metadata: &Metadata, target: Option<&[u8]>) -> Vec<u8> {
         let mode = u32::from(metadata.kind.mode_bits()) | metadata.mode;
         let hexadecimal = |value: u32| match self.alternate && value != 0 {
@@ -136,7 +136,7 @@ impl Field {
         text.into_bytes()
     }
 
-    /// Seconds since 1970, cut (towards the past) to the digits asked for.
+    /// Seconds since 1970, truncated (towards the past) to the requested digits.
     fn epoch(&self, time: Timestamp) -> String {
         let digits = self.digits.unwrap_or(0);
         if digits == 0 {
@@ -151,7 +151,7 @@ impl Field {
         format!("{sign}{}.{fraction:0<digits$}", cut / whole)
     }
 
-    /// With blanks or zeros to the width. Numbers only are filled with zeros.
+    /// Pads to the width with blanks or zeros. Only numbers are padded with zeros.
     fn filled(&self, value: Vec<u8>) -> Vec<u8> {
         let columns = String::from_utf8_lossy(&value).chars().count();
         let fill = self.width.saturating_sub(columns);
@@ -167,14 +167,14 @@ impl Field {
     }
 }
 
-/// The number in front, if there is one (`None` inside: too large), and what stands behind it.
+/// The leading number, if there is one (inner `None`: too large), and the rest.
 fn number(text: &str) -> (Option<Option<usize>>, &str) {
     let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
     ((end > 0).then(|| digits.parse().ok()), rest)
 }
 
-/// `2026-11-21 05:16:27.000000005 +0000`, as stat(1) in UTC; `@SECONDS` where no calendar reaches.
+/// `2026-11-21 05:16:27.000000005 +0000`, as stat(1) in UTC; `@SECONDS` if outside the calendar's range.
 fn calendar(time: Timestamp) -> String {
     match DateTime::from_timestamp(time.seconds, time.nanoseconds) {
         Some(time) => time.format("%Y-%m-%d %H:%M:%S%.9f +0000").to_string(),
@@ -182,7 +182,7 @@ fn calendar(time: Timestamp) -> String {
     }
 }
 
-/// In quotes that a shell takes, as GNU programs set them, with the target of a link.
+/// Quoted for a shell, as GNU programs do, with the target of a link.
 fn quoted(name: &[u8], target: Option<&[u8]>) -> Vec<u8> {
     match target {
         Some(target) => [quote(name), b" -> ".to_vec(), quote(target)].concat(),
@@ -223,7 +223,7 @@ fn quote(name: &[u8]) -> Vec<u8> {
     text
 }
 
-/// A byte that does not print, as `$'…'` takes it.
+/// An unprintable byte, escaped for `$'…'`.
 fn escape(byte: u8) -> Vec<u8> {
     match b"\x07\x08\t\n\x0b\x0c\r".iter().position(|&known| known == byte) {
         Some(at) => vec![b'\\', b"abtnvfr"[at]],
@@ -232,7 +232,7 @@ fn escape(byte: u8) -> Vec<u8> {
 }
 
 impl Format {
-    /// Prints it of a file, and a line end.
+    /// Prints it for a file, and a line end.
     pub fn print(
         &self,
         out: &mut Out,
