@@ -189,8 +189,8 @@ impl<'g> OpenHow<'g> {
     }
 
     /// Opens the volume on `spec`: every command uses this. A tracer sits between the volume and the device, and so
-    /// sees metadata, data and flushes alike. Warns if the journal could not be fully replayed, so that an older state is
-    /// shown, and if group descriptors are damaged.
+    /// sees metadata, data and flushes alike. Warns if the journal could not be fully replayed, so that an older state
+    /// is shown, and if group descriptors are damaged.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
         let volume = self.open_on(self.open_device(spec)?)?;
         let info = volume.info();

@@ -1,4 +1,4 @@
-//! Owner, mode, times and extended attributes of what was copied.
+//! Owner, mode, times and extended attributes of copies.
 
 use crate::export::{Destination, Keep, Observer};
 use crate::target::{Failed, Target};
@@ -15,14 +15,14 @@ fn keep_owner(target: Target<'_>, metadata: &Metadata) -> Result<(), Failed> {
     target.set_owner(Uid::from_raw(metadata.uid), Gid::from_raw(metadata.gid))
 }
 
-/// All mode bits, but none that would give somebody more than an access control list did, lost or kept.
+/// All mode bits, except those that would grant more than an access control list did, lost or kept.
 fn keep_mode(target: Target<'_>, metadata: &Metadata, limit: Limit) -> Result<(), Failed> {
     let mut mode = limit.of(metadata.mode);
     if metadata.kind == FileKind::Symlink {
         return Ok(());
     }
     if mode & 0o6000 != 0 {
-        // Set-uid of somebody else's file would become set-uid of ours.
+        // Set-uid of another user's file would become set-uid of ours.
         let is = rustix::fs::fstat(target.fd()).map_err(|error| ("stat", error))?;
         if (is.st_uid, is.st_gid) != (metadata.uid, metadata.gid) {
             mode &= !0o6000;
@@ -31,7 +31,7 @@ fn keep_mode(target: Target<'_>, metadata: &Metadata, limit: Limit) -> Result<()
     target.set_mode(Mode::from_raw_mode(mode))
 }
 
-/// What copies get on the host beside their contents.
+/// The attributes that copies get on the host.
 pub struct Attributes<'a> {
     destination: &'a Destination,
     keep: Keep,
@@ -39,23 +39,23 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Of a copy out of `volume`.
+    /// For a copy out of `volume`.
     pub fn new(volume: &'a Volume, destination: &'a Destination, keep: Keep) -> Self {
         Attributes { destination, keep, xattrs: Xattrs::new(volume, destination, keep) }
     }
 
-    /// Whether there is anything to be kept.
+    /// Whether any attribute is to be kept.
     pub fn any(&self) -> bool {
         self.keep != Keep::Nothing
     }
 
-    /// The permissions that something is made with.
+    /// The permissions for creating something.
     pub fn at_first(&self, mode: u32) -> u32 {
         self.keep.at_first(mode)
     }
 
-    /// Gives what was made, or was there, the attributes asked for. Each that fails is told, and the others are kept.
-    /// `path`: where it is below the source.
+    /// Sets the requested attributes of a created or existing file. Reports each that fails, and sets the others.
+    /// `path`: its path below the source.
     pub fn keep(
         &mut self,
         path: &[u8],
@@ -74,21 +74,21 @@ impl<'a> Attributes<'a> {
             let kept = if made { less(target.fd(), metadata.mode) } else { Ok(()) };
             return tell(kept, observer);
         }
-        // A change of owner takes set-uid and file capabilities away, so both come after it. Without privilege the
-        // owner's right to write may go with the mode, and an access control list changes the mode, so that is last.
+        // Changing the owner clears set-uid and file capabilities, so set both afterwards. Without privilege the mode
+        // may remove the owner's write permission, and an access control list changes the mode, so the mode follows.
         tell(keep_owner(target, metadata), observer);
         let limit = self.xattrs.keep(path, target, metadata, observer);
         tell(keep_mode(target, metadata, limit), observer);
         tell(target.set_times(&times(metadata)), observer);
     }
 
-    /// Tells what was not told of every file.
+    /// Reports the files that were not reported individually.
     pub fn finish(&self, observer: &mut dyn Observer) {
         self.xattrs.finish(observer);
     }
 }
 
-/// Takes back the owner's rights that `made` got for the time of copying and `mode` does not have.
+/// Removes the owner's rights that `made` got for copying and that `mode` does not have.
 pub fn less(made: impl AsFd, mode: u32) -> Result<(), Failed> {
     let made = made.as_fd();
     let spare = 0o700 & !mode;
@@ -104,7 +104,7 @@ fn times(metadata: &Metadata) -> Timestamps {
 }
 
 fn timespec(time: Timestamp) -> Timespec {
-    // A damaged inode may say more than a second; the kernel would refuse all of it.
+    // A damaged inode may have more than a second of nanoseconds; the kernel would refuse both times.
     let nanoseconds = time.nanoseconds.min(999_999_999);
     Timespec { tv_sec: time.seconds, tv_nsec: nanoseconds.into() }
 }

@@ -1,5 +1,5 @@
-//! What the sources lie on, which a copy must not destroy: no lock on an image keeps the kernel from emptying or
-//! unlinking it.
+//! The devices under the sources, which a copy must not destroy: no lock on an image keeps the kernel from truncating
+//! or unlinking it.
 
 use crate::host::Identity;
 use std::collections::HashSet;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use uext4::DeviceSpec;
 use uext4::device::Locator;
 
-/// The files and device nodes of the sources, and what they stand on: files under loop devices, devices of which others
-/// are made, devices with the file systems that files lie on.
+/// The files and device nodes of the sources, and the devices under them: backing files of loop devices, components of
+/// other devices, and devices with the file systems that contain the files.
 #[derive(Debug, Default)]
 pub struct Devices {
     files: HashSet<Identity>,
@@ -19,7 +19,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Those of these sources, as far as they can be found.
+    /// The devices of these sources, as far as they can be found.
     pub fn of<'a>(specs: impl IntoIterator<Item = &'a DeviceSpec>) -> Self {
         let mut devices = Devices::default();
         let mut looked: HashSet<&Path> = HashSet::new();
@@ -63,21 +63,22 @@ impl Devices {
         if !metadata.file_type().is_block_device() {
             return self.contain((metadata.dev(), metadata.ino()));
         }
-        // What a source stands on, or another loop device on the image of one. Partitions of one device, and what else
-        // shares a device, are apart.
+        // A device under a source, or another loop device on a source's image. Partitions of one device, and anything
+        // else that shares a device, are independent.
         let image = backing_file(metadata.rdev(), &["loop"]);
         self.nodes.contains(&metadata.rdev())
             || image.is_some_and(|image| self.contain((image.dev(), image.ino())))
     }
 }
 
-/// What the kernel says of a block device.
+/// The sysfs directory of a block device.
 fn sysfs(rdev: u64) -> PathBuf {
     let numbers = format!("{}:{}", rustix::fs::major(rdev), rustix::fs::minor(rdev));
     Path::new("/sys/dev/block").join(numbers)
 }
 
-/// The file under a loop device: `loop` is what sysfs has of one, `../loop` of the one that this is a partition of.
+/// The backing file of a loop device: `loop` is its directory in sysfs, `../loop` that of the device whose partition
+/// this is.
 fn backing_file(rdev: u64, loops: &[&str]) -> Option<Metadata> {
     let directory = sysfs(rdev);
     let mut said = loops.iter().map(|loops| directory.join(loops).join("backing_file"));
@@ -85,7 +86,7 @@ fn backing_file(rdev: u64, loops: &[&str]) -> Option<Metadata> {
     fs::metadata(named.strip_suffix('\n').unwrap_or(&named)).ok()
 }
 
-/// The devices that one is made of (dm, md), or that the device is made of that it is a partition of.
+/// The components of a device (dm, md), or of the device whose partition it is.
 fn slaves(rdev: u64) -> Vec<u64> {
     let directory = sysfs(rdev);
     let entries =

@@ -1,4 +1,4 @@
-//! What could not be copied, and why.
+//! Errors of copies.
 
 use crate::tree::SHARING_MAX;
 use std::ffi::OsStr;
@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use uext4::Ino;
 use uext4::device::describe;
 
-/// Result of everything here.
+/// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a failure is about.
+/// The file that a failure concerns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// This path below what is copied, bytes without a leading slash; empty: what is copied.
+    /// A path below the source, bytes without a leading slash; empty: the source itself.
     Source(Vec<u8>),
     /// A file of the host.
     Host(PathBuf),
@@ -24,9 +24,9 @@ pub enum Subject {
 /// A failure.
 #[derive(Debug)]
 pub struct Error {
-    /// What it is about.
+    /// The file concerned.
     pub subject: Subject,
-    /// The name of the extended attribute that it is about.
+    /// The name of the extended attribute concerned.
     pub attribute: Option<Vec<u8>>,
     /// Why.
     pub cause: Cause,
@@ -35,34 +35,34 @@ pub struct Error {
 /// Why something could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// The volume's answer.
+    /// An error of the volume.
     #[error("{0}")]
     Volume(uext4::Error),
-    /// The host's answer.
+    /// An error of the host.
     #[error("{action}: {}", describe(error))]
     Host {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// The answer.
+        /// The error.
         error: io::Error,
     },
-    /// Several sources go into a directory.
+    /// Several sources need a directory as the destination.
     #[error("not a directory, and there are several sources")]
     NotDirectory,
-    /// The destination has no name that could be made.
+    /// The destination has no name that could be created.
     #[error("no such directory")]
     NoDirectory,
-    /// The copy would destroy what it is taken from.
+    /// The copy would destroy its source.
     #[error("is the device of a source")]
     SourceDevice,
-    /// A copy does not replace what the same export made from another source.
-    #[error("was made from another source just now, and is kept")]
+    /// The file was created from another source of the same export, and is not replaced.
+    #[error("was created from another source of this copy, and is kept")]
     JustMade,
-    /// What is filled is not where it was: nothing more can be made.
+    /// The destination directory was moved: nothing more can be created.
     #[error("the destination was moved while it was being filled")]
     Moved,
-    /// The path of a file with other names has this many bytes, too many for links to it.
-    #[error("its other names will be files of their own: a path of {0} bytes")]
+    /// The path of a file with other hard links has this many bytes, too many to link to.
+    #[error("its other names will be separate files: a path of {0} bytes")]
     LongPath(usize),
     /// The allowance of a volume whose files may share blocks is spent.
     #[error("the files hold more data than {SHARING_MAX} times the volume: copy them in parts")]
@@ -74,37 +74,37 @@ pub enum Cause {
         pos: u64,
         /// Bytes read.
         read: u64,
-        /// Bytes asked for.
+        /// Bytes requested.
         length: u64,
     },
-    /// The device kept the memory of a read.
-    #[error("a read came back without its memory")]
+    /// The device did not return the buffer of a read.
+    #[error("the device did not return the buffer of a read")]
     NoMemory,
-    /// So many bad attributes of one file, after those told one by one.
+    /// The number of further bad attributes of one file, after those reported individually.
     #[error("{0} more attributes could not be copied")]
     MoreAttributes(u64),
     /// The allowance for attributes is spent.
     #[error(
-        "attributes of inode {0} are left out: all copied so far hold more than the volume (they share values)"
+        "attributes of inode {0} are left out: those copied so far exceed the volume (they share values)"
     )]
     AttributesLeftOut(Ino),
-    /// So many files without their attributes, after those told one by one.
+    /// The number of further files without their attributes, after those reported individually.
     #[error("attributes of {0} more files are left out for the same reason")]
     MoreLeftOut(u64),
 }
 
 impl Error {
-    /// About a path below the source.
+    /// An error for a path below the source.
     pub(crate) fn source(path: &[u8], cause: impl Into<Cause>) -> Self {
         Error { subject: Subject::Source(path.to_vec()), attribute: None, cause: cause.into() }
     }
 
-    /// About a file of the host.
+    /// An error for a file of the host.
     pub(crate) fn host(path: impl Into<PathBuf>, cause: Cause) -> Self {
         Error { subject: Subject::Host(path.into()), attribute: None, cause }
     }
 
-    /// The host's answer about one of its files.
+    /// The host's error for one of its files.
     pub(crate) fn refused(
         path: impl Into<PathBuf>,
         action: &'static str,
@@ -113,17 +113,17 @@ impl Error {
         Error::host(path, Cause::Host { action, error: error.into() })
     }
 
-    /// The same, about one attribute of it.
+    /// Same, for one of its attributes.
     pub(crate) fn about_attribute(self, name: &[u8]) -> Self {
         Error { attribute: Some(name.to_vec()), ..self }
     }
 
-    /// Whether nobody reads what is written any more.
+    /// Whether the reader closed the output.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(&self.cause, Cause::Host { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Linux's number for it.
+    /// The Linux errno.
     pub fn errno(&self) -> i32 {
         match &self.cause {
             Cause::Volume(error) => error.errno(),

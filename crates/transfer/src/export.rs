@@ -1,4 +1,4 @@
-//! Out of a volume, holes kept: what goes where, and single files.
+//! Copies out of a volume, holes kept: choice of the destination, and single files.
 
 use crate::attributes::{self, Attributes};
 use crate::devices::Devices;
@@ -16,52 +16,52 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use uext4::{DeviceSpec, File, Volume, WalkEntry};
 
-/// Who is told how a copy goes on.
+/// Receives the progress of a copy.
 pub trait Observer {
-    /// The copy of a source begins: a file of `total` bytes, or a tree, whose bytes nobody has counted.
+    /// The copy of a source begins: a file of `total` bytes, or a tree of unknown size.
     fn begin(&mut self, total: Option<u64>);
-    /// So many bytes more are done.
+    /// This many more bytes are done.
     fn advance(&mut self, bytes: u64);
     /// Something could not be copied or kept, and the copy goes on.
     fn trouble(&mut self, error: Error);
-    /// What is at `source`, a path below what is copied (empty: what is copied), is about to be copied to `dest`.
+    /// `source`, a path below the copied source (empty: the source itself), is about to be copied to `dest`.
     fn copying(&mut self, _source: &[u8], _dest: &Path) {}
 }
 
-/// What copies take over beside their contents.
+/// The attributes that copies keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// Permissions, less the umask.
     Nothing,
-    /// Owner (as root), all mode bits with the access control lists that they are part of, times to the nanosecond.
+    /// Owner (as root), all mode bits with their access control lists, times to the nanosecond.
     Attributes,
     /// Extended attributes too.
     Everything,
 }
 
 impl Keep {
-    /// The permissions that something is made with. If its own are set afterwards, nobody else gets any before: with
-    /// an access control list the mode says more than that.
+    /// The permissions for creating something. If its own are set afterwards, others get none until then: with an
+    /// access control list the mode may grant more than the list does.
     pub(crate) fn at_first(self, mode: u32) -> u32 {
         if self == Keep::Nothing { mode } else { mode & 0o700 }
     }
 }
 
-/// Copies of one or several sources to one place of the host. What came from one source is not replaced by what comes
-/// from another, and nothing is written to what the sources lie on. Nothing is synced.
+/// Copies one or several sources to one destination on the host. A file from one source is not replaced by one from
+/// another, and nothing is written to the devices of the sources. Nothing is synced.
 pub struct Export {
     dest: PathBuf,
     dest_is_dir: bool,
     keep: Keep,
     force: bool,
     made: Made,
-    /// What single files were copied to.
+    /// Destinations of single files.
     files: HashSet<PathBuf>,
 }
 
 impl Export {
-    /// To `dest`: into it if it is a directory, else as it. `sources` are the devices of all sources that will follow,
-    /// one for each; of several, `dest` must be a directory.
+    /// Copies to `dest`: into it if it is a directory, else under its name. `sources` are the devices of all sources to
+    /// come, one for each; with several, `dest` must be a directory.
     pub fn new(dest: &Path, sources: &[&DeviceSpec], keep: Keep) -> Result<Export> {
         let dest_is_dir = fs::metadata(dest).is_ok_and(|metadata| metadata.is_dir());
         if sources.len() > 1 && !dest_is_dir {
@@ -71,22 +71,22 @@ impl Export {
         Ok(Export { dest: dest.to_owned(), dest_is_dir, keep, force: false, made, files: HashSet::new() })
     }
 
-    /// Whether a file that is there and cannot be opened for writing is removed, and made anew.
+    /// Whether to remove and recreate an existing file that cannot be opened for writing.
     pub fn force(self, force: bool) -> Export {
         Export { force, ..self }
     }
 
-    /// Copies the directory at `source` with everything in it, or whatever else is there: symbolic links as links,
-    /// hard links, pipes, sockets and (as root) device nodes too. What cannot be copied is told to `observer`, and the
-    /// rest goes on; an error ends this source, and, if it is [`Cause::Moved`], all of them.
+    /// Copies the directory at `source` with everything in it, or any other file there: symbolic links as links, hard
+    /// links, pipes, sockets and (as root) device nodes too. `observer` is told what cannot be copied, and the copy
+    /// goes on; an error ends this source and, if it is [`Cause::Moved`], all of them.
     pub fn tree(&mut self, volume: &Volume, source: &Path, observer: &mut dyn Observer) -> Result<()> {
         let destination = self.destination(source)?;
         self.made.next_source(volume);
         tree::copy(volume, source, &destination, (self.keep, self.force), &mut self.made, observer)
     }
 
-    /// Copies the contents of one file, through symbolic links, into a file or whatever else has its name. What it
-    /// made itself is removed when that fails.
+    /// Copies the contents of one file, following symbolic links, into a file or anything else of that name. On
+    /// failure, a file that it created is removed.
     pub fn file(&mut self, volume: &Volume, source: &Path, observer: &mut dyn Observer) -> Result<()> {
         let path = if self.dest_is_dir { self.dest.join(base_name(source)?) } else { self.dest.clone() };
         if self.files.contains(&path) {
@@ -100,8 +100,8 @@ impl Export {
         Ok(())
     }
 
-    /// As cp(1): into a directory that exists, under the name of the source; else as what is to be made. The root
-    /// of a volume has no name, nor has what is given as `.` or `..`: what is in it goes into the directory itself.
+    /// As in cp(1): into an existing directory under the source's name; otherwise under the destination's name. The
+    /// root of a volume, `.` and `..` have no name: their contents go into the directory itself.
     fn destination(&self, source: &Path) -> Result<Destination> {
         let dest = &self.dest;
         if self.dest_is_dir {
@@ -126,7 +126,7 @@ impl Export {
 pub struct Destination {
     /// A directory that exists.
     pub base: PathBuf,
-    /// The name to make in it; `None`: what is in the source goes into it.
+    /// The name to create in it; `None`: the source's contents go into it.
     pub name: Option<OsString>,
 }
 
@@ -135,7 +135,7 @@ impl Destination {
         self.name.as_ref().map_or_else(|| self.base.clone(), |name| self.base.join(name))
     }
 
-    /// What an entry is called on the host, for messages.
+    /// Name of an entry on the host, for messages.
     pub fn below(&self, relative: &[u8]) -> PathBuf {
         let mut path = self.path().into_os_string().into_vec();
         if !relative.is_empty() {
@@ -145,7 +145,7 @@ impl Destination {
         PathBuf::from(OsString::from_vec(path))
     }
 
-    /// The host's answer about an entry.
+    /// The host's error for an entry.
     pub fn refused(&self, relative: &[u8], action: &'static str, error: rustix::io::Errno) -> Error {
         Error::refused(self.below(relative), action, error)
     }
@@ -160,13 +160,13 @@ fn base_name(source: &Path) -> Result<&OsStr> {
     source.file_name().ok_or_else(|| Error::source(b"", uext4::Error::IsDirectory))
 }
 
-/// Bytes of a volume.
+/// Size of a volume in bytes.
 pub fn volume_size(volume: &Volume) -> u64 {
     let geometry = &volume.superblock().geometry;
     geometry.blocks_count().saturating_mul(geometry.block_size().into())
 }
 
-/// A sparse copy: data at its place, nothing elsewhere.
+/// Writes a sparse copy: data at its offset, nothing elsewhere.
 pub struct Sparse<'a> {
     pub file: &'a HostFile,
     pub name: &'a Path,
@@ -199,7 +199,7 @@ fn copy(
     observer.copying(b"", path);
     let mode = keep.at_first(metadata.mode);
     let created = create(path, mode);
-    // A directory stays, and is told as what could not be opened.
+    // A directory stays, and is reported as the file that could not be opened.
     let removed = created.is_err() && force && fs::remove_file(path).is_ok();
     let (target, existed) = if removed { create(path, mode)? } else { created? };
     observer.begin(Some(file.size()));
@@ -211,11 +211,11 @@ fn copy(
         stream(volume, &file, &target, path, advance)
     };
     if done.is_err() && !existed {
-        // Half a file under the right name would pass for a whole one. The first error is the one to tell.
+        // A partial file under the right name would pass for a whole one. Report the first error.
         let _already_failing = fs::remove_file(path);
     }
     done?;
-    // Whole contents stay, whatever becomes of the attributes.
+    // Complete contents stay even if setting the attributes fails.
     if keep != Keep::Nothing {
         let destination = Destination { base: PathBuf::new(), name: Some(path.as_os_str().to_owned()) };
         let mut attributes = Attributes::new(volume, &destination, keep);
@@ -235,14 +235,14 @@ fn pour_sparse(
     target.set_len(file.size()).map_err(|error| Error::refused(name, "set size", error))
 }
 
-/// Opens the destination; whether it existed before. As cp(1), an existing file keeps its mode and a new
+/// Opens the destination; returns whether it existed before. As in cp(1), an existing file keeps its mode and a new
 /// one gets the source's, less the umask.
 fn create(path: &Path, mode: u32) -> Result<(HostFile, bool)> {
     let mut options = OpenOptions::new();
     options.write(true).mode(mode & 0o777 | 0o200);
     match options.clone().create_new(true).open(path) {
         Ok(file) => {
-            // The write permission was for us.
+            // The write permission was only for the copy.
             if mode & 0o200 == 0 {
                 attributes::less(&file, mode)
                     .map_err(|(action, error)| Error::refused(path, action, error))?;
@@ -250,7 +250,7 @@ fn create(path: &Path, mode: u32) -> Result<(HostFile, bool)> {
             Ok((file, false))
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // Not `create` again: through a symbolic link to what does not exist, a file would be made anywhere.
+            // No `create` here: through a dangling symbolic link it would create a file anywhere.
             let opened = options.truncate(true).open(path);
             Ok((opened.map_err(|error| Error::refused(path, "open", error))?, true))
         }

@@ -1,7 +1,7 @@
-//! Making a tree on the host out of names that nobody vouches for.
+//! Creates a tree on the host from untrusted names.
 //!
-//! Every call goes through the descriptor of a directory and one name that is checked to be a plain name; no
-//! call follows a symbolic link. Whatever a volume is full of, nothing outside the destination is reached.
+//! Every call takes a directory descriptor and one name that was checked to be plain; no call follows a symbolic
+//! link. Whatever a volume contains, nothing outside the destination is reached.
 
 use crate::devices::Devices;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,10 +13,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Directories kept open; those further out are found again through `..`.
+/// Directories kept open; their ancestors are reopened through `..`.
 const OPEN_MAX: usize = 64;
 
-/// Names tried for what is about to replace something.
+/// Temporary names tried for a replacement.
 const SPARES: u32 = 100;
 
 /// How existing directories are opened.
@@ -26,12 +26,12 @@ const DIRECTORY: OFlags =
 /// Device and inode number.
 pub type Identity = (u64, u64);
 
-/// What a file on the host is.
+/// Type and identity of a file on the host.
 pub fn identity(stat: &Stat) -> Identity {
     (stat.st_dev, stat.st_ino)
 }
 
-/// A directory on the way to where the copy is.
+/// A directory on the path to the current one.
 struct Open {
     fd: Option<OwnedFd>,
     identity: Identity,
@@ -42,37 +42,37 @@ struct Open {
 pub struct Filled {
     /// Its descriptor, to set its attributes last.
     pub fd: OwnedFd,
-    /// Whether this copy made it.
+    /// Whether this copy created it.
     pub made: bool,
 }
 
-/// The directories from the destination down to the one that is being filled.
+/// The directories from the destination down to the one being filled.
 pub struct Host {
-    /// The directory that holds the copy's first name, or the destination itself.
+    /// The directory that contains the copy's first name, or the destination itself.
     base: OwnedFd,
-    /// What is neither written to nor loses a name.
+    /// Files that are neither written to nor unlinked.
     never: Arc<Devices>,
     open: Vec<Open>,
-    /// Of `open`, those before this one have no descriptor.
+    /// Entries of `open` before this one have no descriptor.
     closed: usize,
 }
 
-/// Refuses what is no plain name.
+/// Refuses a name that is not plain.
 fn plain(name: &[u8]) -> Result<&OsStr, Errno> {
     let bad = name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0);
     if bad { Err(Errno::INVAL) } else { Ok(OsStr::from_bytes(name)) }
 }
 
 impl Host {
-    /// Fills the directory at `base`, a path of the user's own: links in it are followed. What is one of `never` is
-    /// left alone (`EBUSY`).
+    /// Fills the directory at `base`, a path given by the user: links in it are followed. The files in `never` are left
+    /// alone (`EBUSY`).
     pub fn new(base: &Path, never: Arc<Devices>) -> Result<Host, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let base = rustix::fs::open(base, flags, Mode::empty())?;
         Ok(Host { base, never, open: Vec::new(), closed: 0 })
     }
 
-    /// Whether the innermost directory was made by this copy.
+    /// Whether this copy created the innermost directory.
     pub fn made_here(&self) -> bool {
         self.open.last().is_some_and(|open| open.made)
     }
@@ -85,22 +85,22 @@ impl Host {
         }
     }
 
-    /// Whether the way back was not found: nothing more can be made.
+    /// Whether the parent directory was lost: nothing more can be created.
     pub fn is_lost(&self) -> bool {
         self.open.last().is_some_and(|open| open.fd.is_none())
     }
 
-    /// Goes into the base itself, which exists.
+    /// Enters the base itself, which exists.
     pub fn enter_base(&mut self) -> Result<(), Errno> {
         let fd =
             self.base.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
         self.push(fd, false)
     }
 
-    /// Makes a directory, or takes one that exists, and goes into it.
+    /// Creates a directory, or takes an existing one, and enters it.
     pub fn enter(&mut self, name: &[u8], mode: u32) -> Result<(), Errno> {
         let name = plain(name)?;
-        // The owner's rights are for us; they are put right on leaving.
+        // The copy needs the owner's rights; leaving the directory restores them.
         let mode = Mode::from_raw_mode(mode & 0o777 | 0o700);
         let made = match rustix::fs::mkdirat(self.here(), name, mode) {
             Ok(()) => true,
@@ -121,8 +121,8 @@ impl Host {
         Ok(())
     }
 
-    /// Goes back to the directory around; the one that was left, and whether that succeeded. The way back leads
-    /// through what is left, so its owner's rights must not be taken away before.
+    /// Returns to the parent directory; gives the directory left, and whether that succeeded. The parent is opened
+    /// through that directory, so keep its owner's rights until then.
     pub fn leave(&mut self) -> (Option<Filled>, Result<(), Errno>) {
         let Some(Open { fd: Some(fd), made, .. }) = self.open.pop() else { return (None, Ok(())) };
         let back = self.back(fd.as_fd());
@@ -135,7 +135,7 @@ impl Host {
         let Some(around) = self.open.last_mut().filter(|around| around.fd.is_none()) else { return Ok(()) };
         let fd = rustix::fs::openat(left, "..", DIRECTORY, Mode::empty())?;
         if identity(&rustix::fs::fstat(&fd)?) != around.identity {
-            // Somebody moved what we are filling.
+            // The directory being filled was moved.
             return Err(Errno::STALE);
         }
         around.fd = Some(fd);
@@ -143,9 +143,9 @@ impl Host {
         Ok(())
     }
 
-    /// A file to write from its beginning, and whether it existed; an existing one must be a regular file. It still
-    /// has its contents. One with other names loses this one, as with cp(1), and a new file is made: its contents
-    /// stay under the others, and neither what lies elsewhere nor what was just copied changes.
+    /// A file to write from its start, and whether it existed; an existing one must be a regular file, and still has
+    /// its contents. If it has other hard links, this name is unlinked, as in cp(1), and a new file created: the
+    /// contents stay under the other names, and neither files elsewhere nor files just copied change.
     pub fn file(&self, name: &[u8], mode: u32) -> Result<(HostFile, bool), Errno> {
         let name = plain(name)?;
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -174,8 +174,8 @@ impl Host {
         Ok((fd.into(), true))
     }
 
-    /// The same; what is there and cannot be opened for writing is removed, and a new file made. A directory stays,
-    /// and what must never be written to.
+    /// Same, but a file that cannot be opened for writing is removed and recreated. Directories, and files that must
+    /// never be written to, stay.
     pub fn file_by_force(&self, name: &[u8], mode: u32) -> Result<(HostFile, bool), Errno> {
         self.file(name, mode).or_else(|error| {
             let is_never = self.identity_of(name).is_ok_and(|there| self.never.contain(there));
@@ -186,13 +186,13 @@ impl Host {
         })
     }
 
-    /// Takes away a name, if it is no directory.
+    /// Unlinks a name, unless it is a directory.
     pub fn remove(&self, name: &[u8]) -> Result<(), Errno> {
         rustix::fs::unlinkat(self.here(), plain(name)?, AtFlags::empty())
     }
 
-    /// Makes something with a name. What has that name is replaced in one step, by what could be made; a directory is
-    /// not.
+    /// Creates something under a name. An existing file of that name is replaced atomically once the new one exists; a
+    /// directory is not.
     pub fn replace(
         &self,
         name: &[u8],
@@ -214,7 +214,7 @@ impl Host {
                 Ok(()) => {
                     let renamed = rustix::fs::renameat(self.here(), &spare, self.here(), plain);
                     if renamed.is_err() {
-                        // The first error is the one to tell.
+                        // Report the first error.
                         let _already_failing = self.remove(spare.as_bytes());
                     }
                     return renamed;
@@ -224,8 +224,8 @@ impl Host {
         Err(Errno::EXIST)
     }
 
-    /// Gives a file that this copy made another name here. `path`: where it is, from the base; no component of
-    /// it may be a symbolic link.
+    /// Creates a hard link here to a file of this copy. `path`: its path from the base; no component of it may be a
+    /// symbolic link.
     pub fn link(&self, path: &[u8], made: Identity, name: &[u8]) -> Result<(), Errno> {
         let (parent, old) = match path.iter().rposition(|&byte| byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -234,7 +234,7 @@ impl Host {
         let old = plain(old)?;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let parent = OsStr::from_bytes(parent);
-        // A directory that may be searched but not read is as good.
+        // A directory that may be searched but not read suffices.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let parent = rustix::fs::openat2(&self.base, parent, flags, Mode::empty(), resolve)?;
         let stat = rustix::fs::statat(&parent, old, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -247,7 +247,7 @@ impl Host {
         self.replace(name, |here, name| rustix::fs::linkat(&parent, old, here, name, AtFlags::empty()))
     }
 
-    /// Holds what was just made under a name here, without opening it. `device`: its number, if it is a device node.
+    /// Holds what was just created under a name here, without opening it. `device`: its number, if it is a device node.
     pub fn hold(&self, name: &[u8], made: FileType, device: Option<u64>) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let held = rustix::fs::openat(self.here(), plain(name)?, flags, Mode::empty())?;
@@ -255,15 +255,15 @@ impl Host {
         if may_be_made(&is, made, device) { Ok(held) } else { Err(Errno::STALE) }
     }
 
-    /// What a name here is.
+    /// Type and identity of a name here.
     pub fn identity_of(&self, name: &[u8]) -> Result<Identity, Errno> {
         Ok(identity(&rustix::fs::statat(self.here(), plain(name)?, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 }
 
-/// Whether it may be what was just made. Somebody else may have given its name to another file, which must not get
-/// attributes of ours: what was made is what was asked for, and has one name. (Its owner says nothing: hosts over a
-/// network may give it another than who asks, and some count no names.)
+/// Whether it may be the file just created. Another process may have put another file under its name, which must not
+/// get our attributes: the file created has the requested type and one link. (The owner proves nothing: a network file
+/// system may assign another owner, and some do not count links.)
 fn may_be_made(is: &Stat, made: FileType, device: Option<u64>) -> bool {
     FileType::from_raw_mode(is.st_mode) == made
         && is.st_nlink <= 1

@@ -1,4 +1,4 @@
-//! One file of the host into a volume.
+//! Copies one file of the host into a volume.
 
 use crate::error::{Cause, Error, Result};
 use rustix::fs::SeekFrom;
@@ -10,22 +10,22 @@ use uext4::explain::Query;
 use uext4::plan::Sync;
 use uext4::{Buffer, BufferPool, File, OpenOptions, Volume, WriteFlags};
 
-/// Bytes that are copied at once.
+/// Bytes copied per step.
 const STEP: usize = 1 << 20;
 
-/// What a copy does with a file that is there.
+/// What a copy does with an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Onto {
-    /// It replaces it as a whole, when the last byte is there ([`Volume::replace_file`]): whatever fails, the old file
-    /// is left. The new one has owner, permissions and attributes of the old, and this name only. Until then both take
+    /// Replaces it as a whole, once the last byte is written ([`Volume::replace_file`]): on any failure the old file
+    /// stays. The new one has owner, permissions and attributes of the old, and only this name. Until then both take
     /// space.
     Replaced,
-    /// It empties it, after a look whether there is room, and fills it again: the same inode, with all its names. A
-    /// copy that fails half-way, or a crash, leaves part of the new contents.
+    /// Truncates it, after checking that there is room, and writes it again: the same inode, with all its names. A copy
+    /// that fails midway, or a crash, leaves part of the new contents.
     InPlace,
 }
 
-/// Where a copy goes.
+/// The destination of a copy.
 #[derive(Clone, Copy)]
 pub struct Dest<'v> {
     /// The volume, open for writing.
@@ -34,21 +34,21 @@ pub struct Dest<'v> {
     pub path: &'v Path,
     /// User and group of a new file.
     pub owner: (u32, u32),
-    /// What to do with a file that is there.
+    /// What to do with an existing file.
     pub onto: Onto,
 }
 
 /// Copies the file `source` of the host to `dest`: its contents and, if the file is new, its permissions without
-/// set-user-id, set-group-id and sticky bits. Holes stay holes, but for the last block of a file that ends in one. A
-/// pipe or a device is read to its end. `advance` is told of each part, in bytes. Returns the size in bytes.
+/// set-user-id, set-group-id and sticky bits. Holes stay holes, except for the last block of a file that ends in one. A
+/// pipe or a device is read to its end. `advance` is called with the bytes of each part. Returns the size in bytes.
 ///
-/// A file that is new, or replaces another one, gets its name when all of it is there. Durable after the next sync or
+/// A new file, or one that replaces another, gets its name once it is complete. Durable after the next sync or
 /// [`Volume::close`].
 ///
 /// # Errors
-/// About the host: that of opening and reading `source`, which must not be a directory. About the volume, with an
-/// empty path: that of making and writing `dest`, which is as it was, or is not there; [`Onto::InPlace`] says what may
-/// be left of it otherwise.
+/// For the host: errors of opening and reading `source`, which must not be a directory. For the volume, with an empty
+/// path: errors of creating and writing `dest`, which is then unchanged or absent; [`Onto::InPlace`] documents its
+/// exception.
 pub fn import(source: &Path, dest: &Dest<'_>, advance: &mut dyn FnMut(u64)) -> Result<u64> {
     let refused = |action, error: io::Error| Error::refused(source, action, error);
     let host = HostFile::open(source).map_err(|error| refused("open", error))?;
@@ -64,8 +64,8 @@ pub fn import(source: &Path, dest: &Dest<'_>, advance: &mut dyn FnMut(u64)) -> R
     })
 }
 
-/// As [`import`], from a descriptor that is open, read from where it stands to its end. `name` is what errors call it,
-/// `mode` has the permissions of a new file. Nobody knows how much comes, so [`Onto::InPlace`] looks for no room.
+/// As [`import`], from an open descriptor, read from its position to its end. `name` is its name in errors, `mode` has
+/// the permissions of a new file. The size is unknown, so [`Onto::InPlace`] does not check for room.
 ///
 /// # Errors
 /// As [`import`].
@@ -79,8 +79,8 @@ pub fn import_stream(
     fill(dest, mode, None, &mut |file| drain(name, from, file, advance))
 }
 
-/// Fills a new file, which gets its name then, or the one that is there. Returns what `fill` returns. `room`: what is
-/// to find room, if that is known.
+/// Fills a new file, which then gets its name, or the existing one. Returns the result of `fill`. `room`: the source
+/// to check room for, if known.
 fn fill(
     dest: &Dest<'_>,
     mode: u32,
@@ -108,7 +108,7 @@ fn fill(
     Ok(filled)
 }
 
-/// The same file with nothing in it, unless it could not be filled again.
+/// Truncates the existing file, unless it could not be written again.
 fn emptied(file: &File) -> uext4::Result<()> {
     let query = Query { write: true, pos: file.size(), length: 1, sync: Sync::None, queued: false };
     match file.explain(&query)?.refused {
@@ -117,11 +117,10 @@ fn emptied(file: &File) -> uext4::Result<()> {
     }
 }
 
-/// Blocks that a leaf of a map tells of at least, unless nearly every block lies alone: for the blocks of the map.
+/// Minimum blocks mapped by one leaf, unless nearly every block is isolated: to estimate the mapping blocks.
 const BLOCKS_OF_LEAF: u64 = 256;
 
-/// Whether the data of a file of the host finds room when this one is empty: what is free for files, and what it gives
-/// back itself.
+/// Whether the data of a host file fits once this one is truncated: in the free space, and the blocks it frees.
 fn check_room(volume: &Volume, file: &File, host: &HostFile, size: u64) -> uext4::Result<()> {
     let unit = u64::from(volume.block_size()) * u64::from(volume.superblock().geometry.cluster_blocks());
     let (mut pos, mut wanted) = (0, 0);
@@ -151,7 +150,7 @@ fn memory() -> Result<Buffer> {
     BufferPool::new(STEP).and_then(|pool| pool.take(STEP)).map_err(|error| answer(error.into()))
 }
 
-/// Copies whatever comes, to its end. Whole steps are written, so that a pipe's small pieces make no small writes.
+/// Copies a stream to its end. Writes whole steps, so that small reads from a pipe cause no small writes.
 fn drain(name: &Path, from: &HostFile, file: &File, advance: &mut dyn FnMut(u64)) -> Result<u64> {
     let mut buffer = memory()?;
     let (mut from, mut pos) = (from, 0);
@@ -176,7 +175,7 @@ fn drain(name: &Path, from: &HostFile, file: &File, advance: &mut dyn FnMut(u64)
     }
 }
 
-/// Copies all that is no hole.
+/// Copies everything but holes.
 fn pour(source: &Path, host: &HostFile, file: &File, size: u64, advance: &mut dyn FnMut(u64)) -> Result<()> {
     let mut buffer = memory()?;
     let mut pos = 0;
@@ -202,7 +201,7 @@ fn pour(source: &Path, host: &HostFile, file: &File, size: u64, advance: &mut dy
     Ok(())
 }
 
-/// The next range with data, in bytes. A host that knows no holes has one range.
+/// The next range with data, in bytes. A host without hole support has one range.
 fn next_data(host: &HostFile, pos: u64, size: u64) -> Option<(u64, u64)> {
     if pos >= size {
         return None;

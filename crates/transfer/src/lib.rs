@@ -1,13 +1,12 @@
 //! Copies of files and trees between volumes and the host. Trees go out of volumes only.
 //!
-//! [`Export`] copies files and trees, with holes, hard links, attributes, and bounds on what a hostile volume may make
-//! of them; [`stream`] pours one file into a descriptor; [`import`] and [`import_stream`] copy one into a
-//! volume. Nothing is printed: an
-//! [`Observer`] is told how it goes on, and what failed is an [`Error`] that names a path.
+//! [`Export`] copies files and trees, with holes, hard links, attributes, and bounds on the output of a hostile
+//! volume; [`stream`] writes one file to a descriptor; [`import`] and [`import_stream`] copy one into a volume. Nothing
+//! is printed: an [`Observer`] receives progress, and a failure is an [`Error`] that names a path.
 //!
-//! Reading path: `export` (what goes where) → `tree` (the walk) → `host` (making things out of names that nobody
-//! vouches for) → `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (what there is already),
-//! `devices` (what must not be written to).
+//! Reading path: `export` (destinations) → `tree` (the walk) → `host` (creates files from untrusted names) →
+//! `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (files created so far), `devices` (devices
+//! that must not be written to).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! What a recursive copy has made so far.
+//! The files that a recursive copy has created so far.
 
 use crate::devices::Devices;
 use crate::host::Identity;
@@ -7,35 +7,35 @@ use std::sync::Arc;
 use uext4::device::Device;
 use uext4::{Ino, Volume};
 
-/// Where the first copy of a file with several names is.
+/// The first copy of a file with several hard links.
 pub struct First {
-    /// Its path below the directory that holds the copies.
+    /// Its path below the directory of the copies.
     pub path: Vec<u8>,
     pub made: Identity,
-    /// Names that may still come.
+    /// Hard links that may still come.
     pub left: u32,
 }
 
 /// A file of one of the sources' volumes.
 type Source = (usize, Ino);
 
-/// What was made, of all sources of one export: they go into the same directory.
+/// Files created from all sources of one export: they go into the same directory.
 pub struct Made {
     devices: Arc<Devices>,
     several: bool,
     earlier: HashSet<Identity>,
     now: HashSet<Identity>,
-    /// Of the sources so far, each once: two volumes that are open on one device are one.
+    /// The volumes of the sources so far, each once: two volumes open on one device count as one.
     volumes: Vec<Arc<dyn Device>>,
-    /// The one at hand.
+    /// The current one.
     volume: usize,
     links: HashMap<Source, First>,
-    /// The sources of `links`, by what was made of them.
+    /// The sources of `links`, by their copies.
     sources: HashMap<Identity, Source>,
 }
 
 impl Made {
-    /// Nothing yet, of `sources` sources on these devices.
+    /// Empty, for `sources` sources on these devices.
     pub fn new(sources: usize, devices: Devices) -> Self {
         Made {
             devices: Arc::new(devices),
@@ -49,12 +49,12 @@ impl Made {
         }
     }
 
-    /// What the sources lie on, which must not be written to.
+    /// The devices under the sources, which must not be written to.
     pub fn devices(&self) -> Arc<Devices> {
         Arc::clone(&self.devices)
     }
 
-    /// The next source lies on this volume.
+    /// The next source is on this volume.
     pub fn next_source(&mut self, volume: &Volume) {
         self.earlier.extend(self.now.drain());
         let device = volume.device();
@@ -65,32 +65,32 @@ impl Made {
         });
     }
 
-    /// Whether there are several sources, so that one can meet what another made.
+    /// Whether there are several sources, so that one can meet files created from another.
     pub fn of_several(&self) -> bool {
         self.several
     }
 
-    /// Whether it matters what has the name of the next entry already.
+    /// Whether an existing file under the next entry's name matters.
     pub fn minds_names(&self) -> bool {
         self.several || !self.links.is_empty()
     }
 
-    /// Whether an earlier source made it.
+    /// Whether it was created from an earlier source.
     pub fn is_earlier(&self, there: Identity) -> bool {
         self.earlier.contains(&there)
     }
 
-    /// The source at hand made it.
+    /// Records it as created from the current source.
     pub fn note(&mut self, made: Identity) {
         self.now.insert(made);
     }
 
-    /// The first copy of a file of the volume at hand.
+    /// The first copy of a file of the current volume.
     pub fn first(&self, ino: Ino) -> Option<&First> {
         self.links.get(&(self.volume, ino))
     }
 
-    /// Other names of the file are to be links to this copy.
+    /// Makes later hard links of the file link to this copy.
     pub fn remember(&mut self, ino: Ino, first: First) {
         let source = (self.volume, ino);
         self.sources.insert(first.made, source);
@@ -99,8 +99,8 @@ impl Made {
         }
     }
 
-    /// One more of its names has come. The last one needs no memory of the first, unless names can come twice, with
-    /// sources that lie in each other.
+    /// Counts one more of its hard links. After the last one the first is forgotten, unless names can come twice
+    /// because sources are nested.
     pub fn count_name(&mut self, ino: Ino) {
         let source = (self.volume, ino);
         let Some(first) = self.links.get_mut(&source) else { return };
@@ -112,7 +112,7 @@ impl Made {
         }
     }
 
-    /// Something else is about to be written into this: it is nobody's first copy any longer.
+    /// Forgets this as a first copy: something else is about to be written into it.
     pub fn forget(&mut self, made: Identity) {
         if let Some(source) = self.sources.remove(&made) {
             self.links.remove(&source);

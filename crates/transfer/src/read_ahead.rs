@@ -1,4 +1,4 @@
-//! The bytes of a file in order, read ahead through a queue.
+//! Reads the bytes of a file in order, ahead of their use, through a queue.
 
 use crate::error::{Cause, Error, Result};
 use std::collections::VecDeque;
@@ -7,24 +7,24 @@ use std::io::Write;
 use std::path::Path;
 use uext4::{Buffer, File, FileSlot, IoQueue, Piece, QueueOptions, State, Volume};
 
-/// Bytes of one request.
+/// Bytes per request.
 const CHUNK: u64 = 1 << 20;
 /// Requests in flight.
 const DEPTH: u64 = 16;
-/// Zeros shorter than this are read along with the data around them, where zeros are written.
+/// If zeros are written, runs of zeros shorter than this are read along with the data around them.
 const ZEROS_MIN: u64 = 64 << 10;
-/// Zeros are written in pieces of this size.
+/// Size of the writes of zeros.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Where the bytes go. Calls come in file order and cover every byte once.
 pub trait Sink {
     /// Data at byte `pos` of the file.
     fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<()>;
-    /// `length` bytes that read as zeros and occupy no data.
+    /// `length` bytes that read as zeros and have no data.
     fn zeros(&mut self, pos: u64, length: u64) -> Result<()>;
 }
 
-/// Writes without a buffer of its own: what comes is a mebibyte at a time.
+/// Writes without its own buffer: data comes a mebibyte at a time.
 struct Stream<'a> {
     to: &'a HostFile,
     name: &'a Path,
@@ -50,8 +50,8 @@ impl Sink for Stream<'_> {
     }
 }
 
-/// Pours a file into a descriptor that need not be seekable, zeros too. `name` is what errors call the descriptor;
-/// `advance` is told how many bytes more are written.
+/// Writes a whole file, zeros included, to a descriptor that need not be seekable. `name` is the descriptor's name in
+/// errors; `advance` is called with the bytes of each write.
 pub fn stream(
     volume: &Volume,
     file: &File,
@@ -70,8 +70,8 @@ struct FileRun {
     data: bool,
 }
 
-/// Joins the pieces of a map into runs. Zeros shorter than `zeros_min` count as data: reading them along is
-/// cheaper than a request less.
+/// Joins the pieces of a map into runs. Zeros shorter than `zeros_min` count as data: reading them along is cheaper
+/// than an extra request.
 struct Runs<I> {
     pieces: I,
     size: u64,
@@ -89,7 +89,7 @@ impl<I: Iterator<Item = uext4::Result<Piece>>> Runs<I> {
             Ok(piece) => piece,
             Err(error) => return Some(Err(error)),
         };
-        // The last block may reach behind the end of the file.
+        // The last block may reach past the end of the file.
         let length = self.size.checked_sub(piece.logical)?.min(piece.length);
         let zeros = matches!(piece.state, State::Unwritten | State::Hole);
         let data = !zeros || piece.length < self.zeros_min;
@@ -122,7 +122,7 @@ impl<I: Iterator<Item = uext4::Result<Piece>>> Iterator for Runs<I> {
     }
 }
 
-/// One part on its way to the sink.
+/// One part in flight to the sink.
 enum Part {
     Zeros(FileRun),
     Waiting(FileRun),
@@ -130,7 +130,7 @@ enum Part {
 }
 
 struct ReadAhead<'f> {
-    /// Of the file, below the source.
+    /// Path of the file, below the source.
     path: &'f [u8],
     queue: IoQueue,
     slot: FileSlot,
@@ -141,7 +141,7 @@ struct ReadAhead<'f> {
     first: u64,
 }
 
-/// Pours the whole file into `sink`. Zeros shorter than `zeros_min` bytes may come as data. Errors name `path`.
+/// Sends the whole file to `sink`. Zeros shorter than `zeros_min` bytes may come as data. Errors name `path`.
 pub fn pour(path: &[u8], volume: &Volume, file: &File, zeros_min: u64, sink: &mut dyn Sink) -> Result<()> {
     let size = file.size();
     let depth = size.div_ceil(CHUNK).clamp(1, DEPTH);
@@ -186,7 +186,7 @@ impl ReadAhead<'_> {
         Ok(())
     }
 
-    /// Hands the first part to the sink, once its data is there.
+    /// Hands the first part to the sink, once its data has been read.
     fn deliver(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while matches!(self.parts.front(), Some(Part::Waiting(_))) {
             self.collect()?;

@@ -1,4 +1,4 @@
-//! What gets attributes on the host, and the calls that give them.
+//! The target of attributes on the host, and the calls that set them.
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, Gid, Mode, Timestamps, Uid, XattrFlags};
@@ -7,20 +7,21 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use uext4::AclKind;
 
-/// What failed, for messages, and how.
+/// The failed action, for messages, and its error.
 pub type Failed = (&'static str, Errno);
 
-/// What gets attributes: never a name, which somebody else may give to another file meanwhile.
+/// The target of attributes: never a name, which another process may give to another file meanwhile.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
-    /// A file or directory that is open.
+    /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// What cannot be opened, by a descriptor that only holds it ([`crate::host::Host::hold`]). Calls that do not take
-    /// such a descriptor get its path in `/proc`, which leads to what is held, not to where a held link points.
+    /// A file that cannot be opened, as a descriptor that only holds it ([`crate::host::Host::hold`]). Calls that do
+    /// not take such a descriptor get its path in `/proc`, which leads to the held file, not to the target of a held
+    /// link.
     Held {
-        /// What was made.
+        /// The file created.
         held: BorrowedFd<'a>,
-        /// The directory that it was made in.
+        /// The directory that contains it.
         around: BorrowedFd<'a>,
     },
 }
@@ -42,7 +43,7 @@ impl<'a> Target<'a> {
             Target::Open(fd) => return rustix::fs::fchmod(fd, mode).map_err(|error| ("set mode", error)),
             Target::Held { held, .. } => (held, rustix::fs::fstat(held).map_err(|error| ("stat", error))?),
         };
-        // Without /proc, what was made as it should be needs nothing more.
+        // Without /proc, a file created with the right mode needs nothing more.
         if Mode::from_raw_mode(is.st_mode & 0o7777) == mode {
             return Ok(());
         }
@@ -71,16 +72,16 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Takes an access control list away, which the directory around may have given.
+    /// Removes an access control list, which may be inherited from the parent directory.
     pub fn remove_acl(self, kind: AclKind) -> Result<(), Failed> {
         let removed = match self {
             Target::Open(fd) => match rustix::fs::fremovexattr(fd, kind.name()) {
-                // Of somebody else's file, whether it has one or not.
+                // The error for another user's file, whether it has a list or not.
                 Err(Errno::PERM) if !has_acl(fd, kind) => Ok(()),
                 removed => removed,
             },
             Target::Held { held, around } => match rustix::fs::removexattr(in_proc(held), kind.name()) {
-                // What is made in a directory gets a list from its default only.
+                // A file created in a directory gets a list only from the directory's default.
                 Err(Errno::NOENT) if !has_acl(around, AclKind::Default) => Ok(()),
                 removed => removed,
             },
@@ -97,7 +98,7 @@ fn has_acl(fd: BorrowedFd<'_>, kind: AclKind) -> bool {
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
-/// What is held exists: if its path does not, there is no `/proc`.
+/// The held file exists: if its path does not, there is no `/proc`.
 fn why(error: Errno, action: &'static str, without_proc: &'static str) -> &'static str {
     if error == Errno::NOENT { without_proc } else { action }
 }

@@ -1,4 +1,4 @@
-//! Recursive copies: a walk over the volume, made again on the host.
+//! Recursive copies: walks the volume and recreates the tree on the host.
 
 use crate::attributes::Attributes;
 use crate::error::{Cause, Error, Result};
@@ -16,13 +16,13 @@ use std::path::Path;
 use uext4::format::RoCompat;
 use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
 
-/// Files up to this size are read without a queue of their own.
+/// Files up to this size are read without a queue.
 const SMALL: u64 = 256 << 10;
-/// Hard links are kept as long as the first name's path is no longer (the kernel's own limit, with its zero).
+/// Hard links are kept if the first name's path is at most this long (the kernel's limit, including the zero byte).
 const LINK_PATH_MAX: usize = 4095;
-/// How many times the volume's size is copied out of one that says that its files share blocks. Such images are made by
-/// looking for equal blocks: one of a system saves a few percent, one of backups is told to hold 20 times its size.
-/// What is above three times that is made to fill hosts, and its directories can still be copied one by one.
+/// How many times its size is copied out of a volume with the feature for shared blocks. Such images are made by
+/// merging equal blocks: a system image saves a few percent, one of backups is said to contain 20 times its size. More
+/// than three times that is made to fill hosts, and its directories can still be copied one by one.
 pub const SHARING_MAX: u64 = 64;
 
 struct Copier<'a> {
@@ -32,18 +32,18 @@ struct Copier<'a> {
     made: &'a mut Made,
     /// Bytes of data that may still be copied.
     allowance: u64,
-    /// Of these, bytes that may be copied again where the host makes no link.
+    /// Of these, bytes that may be copied again where the host cannot create a hard link.
     unlinked: u64,
     /// Whether files may share blocks.
     shares: bool,
     attributes: Attributes<'a>,
-    /// What cannot be opened for writing is removed.
+    /// Remove files that cannot be opened for writing.
     force: bool,
     observer: &'a mut dyn Observer,
     memory: Vec<u8>,
 }
 
-/// Copies what is at `source`. Failures of single paths are told to `observer`, and the copy goes on.
+/// Copies the tree at `source`. Reports failures of single paths to `observer`, and goes on.
 pub fn copy(
     volume: &Volume,
     source: &Path,
@@ -83,7 +83,7 @@ pub fn copy(
         };
         match entered {
             Ok(()) => {}
-            // Without its directory nothing below has a place.
+            // Without its directory nothing below can be created.
             Err((error, Visit::Enter)) => {
                 copier.observer.trouble(error);
                 walk.skip();
@@ -99,9 +99,9 @@ pub fn copy(
     Ok(())
 }
 
-/// Bytes of data that may be copied out of a volume of `size` bytes that claims so many bytes of inodes: no block
-/// belongs to two files of an honest one, unless it says so, and one that holds more data than it has blocks would fill
-/// the host instead. Small contents may lie in inodes, of which a hostile volume may claim any number.
+/// Bytes of data that may be copied out of a volume of `size` bytes that claims this many bytes of inodes. In an honest
+/// volume no block belongs to two files, unless a feature allows it; one with more data than blocks would fill the
+/// host. Small contents may be inside inodes, of which a hostile volume may claim any number.
 fn allowance(size: u64, records: u64, shares: bool) -> u64 {
     let blocks = if shares { size.saturating_mul(SHARING_MAX) } else { size };
     blocks.saturating_add(records.min(size))
@@ -139,7 +139,7 @@ impl Copier<'_> {
         self.destination.refused(relative, action, error)
     }
 
-    /// Anything but a directory.
+    /// Copies anything but a directory.
     fn make(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata) -> Result<()> {
         let Some(name) = self.destination.name_of(entry).map(<[u8]>::to_vec) else { return Ok(()) };
         if self.made.minds_names()
@@ -169,13 +169,13 @@ impl Copier<'_> {
             self.remember(entry, metadata, &name)?;
         }
         match linked {
-            Some(Err(error)) => Err(self.refused(entry.path, "is a file of its own now: link", error)),
+            Some(Err(error)) => Err(self.refused(entry.path, "becomes a separate file: link", error)),
             _ => Ok(()),
         }
     }
 
-    /// Makes another name of what was copied before: `None` if nothing was. Where the host makes no link of it, it may
-    /// become a file of its own (`Err` inside), as long as such files come to no more than the volume.
+    /// Creates a hard link to an earlier copy: `None` if there is none. If the host cannot create the link, the entry
+    /// may become a separate file (inner `Err`), as long as such files together do not exceed the volume.
     fn link(
         &mut self,
         entry: &WalkEntry<'_>,
@@ -223,11 +223,11 @@ impl Copier<'_> {
             .map_err(|error| Error::refused(&path, "empty", error))
             .and_then(|()| self.contents(entry, &file, &target, &path));
         if done.is_err() && !existed {
-            // Half a file under the right name would pass for a whole one. The first error is the one to tell.
+            // A partial file under the right name would pass for a whole one. Report the first error.
             let _already_failing = self.host.remove(name);
         }
         done?;
-        // Whole contents stay, whatever becomes of the attributes.
+        // Complete contents stay even if setting the attributes fails.
         self.attributes.keep(entry.path, Target::Open(target.as_fd()), metadata, !existed, self.observer);
         Ok(())
     }
@@ -275,7 +275,7 @@ impl Copier<'_> {
         self.keep_held(entry, metadata, name)
     }
 
-    /// Attributes of what was just made under this name and cannot be opened.
+    /// Sets the attributes of a file just created under this name that cannot be opened.
     fn keep_held(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         if !self.attributes.any() {
             return Ok(());
@@ -290,7 +290,7 @@ impl Copier<'_> {
     }
 }
 
-/// What is made for it on the host.
+/// The node to create for it on the host.
 fn file_type(kind: FileKind) -> FileType {
     match kind {
         FileKind::Regular => FileType::RegularFile,
@@ -303,7 +303,7 @@ fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// Counts data against what the volume can hold.
+/// Charges data against the volume's capacity.
 struct Bounded<'a, S> {
     inner: S,
     path: &'a [u8],

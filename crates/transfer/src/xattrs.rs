@@ -1,4 +1,4 @@
-//! Extended attributes of what was copied, and how much of them.
+//! Copies extended attributes, within an allowance.
 
 use crate::error::{Cause, Error};
 use crate::export::{Destination, Keep, Observer, volume_size};
@@ -6,28 +6,28 @@ use crate::target::{Failed, Target};
 use rustix::io::Errno;
 use uext4::{Acl, AclKind, AclTag, FileKind, Metadata, Volume, XATTR_SIZE_MAX, Xattr};
 
-/// Most inodes that share an attribute block (`EXT4_XATTR_REFCOUNT_MAX`).
+/// Maximum inodes sharing an attribute block (`EXT4_XATTR_REFCOUNT_MAX`).
 const SHARED_MAX: u64 = 1024;
-/// What looking at an inode's attributes or at one of them costs, beside names and values. More than an entry takes,
-/// and less than what an inode's part of an honest volume leaves for it.
+/// Allowance charged for reading an inode's attributes, or one of them, beside names and values. More than an entry
+/// takes, and less than an inode's share of an honest volume.
 const LOOK: u64 = 128;
-/// Bad attributes of one file that are told one by one.
+/// Bad attributes of one file reported individually.
 const BAD_MAX: u64 = 4;
-/// Files that are told one by one to have lost their attributes because the allowance was spent.
+/// Files reported individually whose attributes were left out because the allowance was spent.
 const LEFT_OUT_MAX: u64 = 100;
 
-/// What a file's group and everybody else may do at most: these bits of its mode. (What the owner may do, the mode
-/// says, whatever is in a list.)
+/// Upper bound of the rights of a file's group and others, as mode bits. (The owner's rights come from the mode alone,
+/// whatever the list contains.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit(u32);
 
 impl Limit {
-    /// What the mode says: the file has no access control list.
+    /// The mode's bits: the file has no access control list.
     const MODE: Limit = Limit(0o077);
-    /// Nothing: nobody knows what the list said.
+    /// Nothing: the list is unknown.
     const NOTHING: Limit = Limit(0);
 
-    /// The mode that gives nobody more than that.
+    /// `mode` reduced to these rights.
     pub fn of(self, mode: u32) -> u32 {
         mode & (!0o077 | self.0)
     }
@@ -36,9 +36,9 @@ impl Limit {
         Limit(self.0 & other.0)
     }
 
-    /// That of a file that lost this access control list, which is in the form of the system calls. Whoever is named
-    /// in it may be in the file's group, or neither that nor its owner, and must not get more than before. (Who is in
-    /// the owning group is not in the group of a copy that could not be given away.)
+    /// The limit for a file that lost this access control list, given in system call format. A user or group named in
+    /// it may be in the file's group, or be neither that nor the owner, and must not gain rights. (Members of the
+    /// owning group are not in the group of a copy that could not be given away.)
     fn of_lost(list: &[u8]) -> Limit {
         let Ok(list) = Acl::decode_xattr(list) else { return Limit::NOTHING };
         let most = least(&list, |tag| tag == AclTag::Mask).unwrap_or(7);
@@ -50,49 +50,49 @@ impl Limit {
         Limit(group << 3 | group & groups & other)
     }
 
-    /// That of a file of this mode that keeps this list: a change of the mode changes the list's mask, or the group's
-    /// entry if there is none, and the entry of everybody else.
+    /// The limit for a file of this mode that keeps this list: changing the mode changes the list's mask (or the group
+    /// entry if there is no mask) and the entry for others.
     fn of_kept(list: &[u8], mode: u32) -> Limit {
         let Ok(entries) = Acl::decode_xattr(list) else { return Limit::NOTHING };
         let mask = least(&entries, |tag| tag == AclTag::Mask);
         let group = mask.or_else(|| least(&entries, |tag| tag == AclTag::OwningGroup)).unwrap_or(0);
         let other = least(&entries, |tag| tag == AclTag::Other).unwrap_or(0);
         let limit = Limit(group << 3 | other);
-        // Linux looks at no list of a file whose mode gives the group nothing. Where that is so of the copy only, the
-        // list is as good as lost: whom it names gets what everybody else gets.
+        // Linux ignores the list of a file whose mode gives the group nothing. If that holds only for the copy, the
+        // list is as good as lost: those it names get the rights of others.
         let unheeded = mode & 0o070 != 0 && limit.of(mode) & 0o070 == 0;
         if unheeded { limit.and(Limit::of_lost(list)) } else { limit }
     }
 }
 
-/// What all entries of some kinds give, if there are any.
+/// The rights that all entries of some kinds have in common, if there are any.
 fn least(list: &Acl, which: impl Fn(AclTag) -> bool) -> Option<u32> {
     let those = list.entries.iter().filter(|entry| which(entry.tag));
     those.map(|entry| u32::from(entry.permissions)).reduce(|one, other| one & other)
 }
 
-/// Extended attributes of one copy.
+/// The extended attributes of one copy.
 pub struct Xattrs<'a> {
     volume: &'a Volume,
     destination: &'a Destination,
     keep: Keep,
-    /// What may still be looked at.
+    /// Allowance left.
     allowance: u64,
-    /// Files that lost attributes because nothing of it was left.
+    /// Files that lost attributes because the allowance was spent.
     left_out: u64,
 }
 
-/// One file's.
+/// The result for one file.
 struct One<'t> {
     path: &'t [u8],
     target: Target<'t>,
     metadata: &'t Metadata,
     observer: &'t mut dyn Observer,
-    /// How many were bad.
+    /// Number of bad attributes.
     bad: u64,
-    /// That of the access control list, if there is one.
+    /// The limit from the access control list, if there is one.
     limit: Option<Limit>,
-    /// Whether an access control list may be among what could not be read.
+    /// Whether an access control list may be among the unreadable attributes.
     hidden: bool,
     /// Which lists were set.
     set: Vec<AclKind>,
@@ -112,14 +112,14 @@ impl One<'_> {
 }
 
 impl<'a> Xattrs<'a> {
-    /// Of a copy out of `volume`.
+    /// For a copy out of `volume`.
     pub fn new(volume: &'a Volume, destination: &'a Destination, keep: Keep) -> Self {
         Xattrs { volume, destination, keep, allowance: allowance(volume), left_out: 0 }
     }
 
-    /// Sets what was asked for: all attributes, or access control lists only, which belong to the mode. As with
-    /// cp(1), lists that the directory around gave are taken away, and what else this host or this user cannot have
-    /// is left out without a word.
+    /// Sets the requested attributes: all, or access control lists only, which belong to the mode. As in cp(1), lists
+    /// inherited from the parent directory are removed, and other attributes that this host or user cannot set are
+    /// skipped silently.
     pub fn keep(
         &mut self,
         path: &[u8],
@@ -140,7 +140,7 @@ impl<'a> Xattrs<'a> {
 
     fn copy(&mut self, one: &mut One<'_>) {
         if self.allowance == 0 {
-            // Nothing more is taken from a volume that was found to be hostile.
+            // Copy nothing more once the volume proved hostile.
             if self.volume.may_have_xattrs(one.metadata.ino).unwrap_or(true) {
                 self.leave_out(one);
             }
@@ -170,7 +170,7 @@ impl<'a> Xattrs<'a> {
         }
     }
 
-    /// Takes it from the allowance; whether there was so much.
+    /// Charges the allowance; returns whether it sufficed.
     fn spend(&mut self, amount: u64) -> bool {
         self.allowance = self.allowance.saturating_sub(amount);
         self.allowance > 0
@@ -184,7 +184,7 @@ impl<'a> Xattrs<'a> {
         }
     }
 
-    /// Whether there was enough allowance for it.
+    /// Whether the allowance sufficed.
     fn copy_one(&mut self, one: &mut One<'_>, xattr: Xattr<'_>) -> bool {
         let name = xattr.name().clone();
         let list = name.acl_kind();
@@ -192,7 +192,7 @@ impl<'a> Xattrs<'a> {
             return true;
         }
         let name = name.as_bytes();
-        // More is not read, whatever an entry says.
+        // Never read more, whatever an entry claims.
         let size = xattr.stored_size().min(XATTR_SIZE_MAX.into());
         if !self.spend(size + name.len() as u64) {
             return false;
@@ -214,7 +214,7 @@ impl<'a> Xattrs<'a> {
                     self.destination.refused(one.path, action, error)
                 }
             },
-            // An access control list without entries is none, though its name is there.
+            // An access control list without entries is none, although its name exists.
             Err(uext4::Error::NoAttribute) => return true,
             Err(error) => {
                 one.hidden |= list == Some(AclKind::Access);
@@ -225,7 +225,7 @@ impl<'a> Xattrs<'a> {
         true
     }
 
-    /// Takes the lists away that the source does not have.
+    /// Removes the lists that the source does not have.
     fn remove_acls(&self, one: &mut One<'_>) {
         let kinds: &[AclKind] = match one.metadata.kind {
             FileKind::Symlink => &[],
@@ -241,7 +241,7 @@ impl<'a> Xattrs<'a> {
         }
     }
 
-    /// Tells what was not told of every file.
+    /// Reports the files that were not reported individually.
     pub fn finish(&self, observer: &mut dyn Observer) {
         if let Some(more) = self.left_out.checked_sub(LEFT_OUT_MAX).filter(|more| *more > 0) {
             observer.trouble(Error::source(b"", Cause::MoreLeftOut(more)));
@@ -249,13 +249,13 @@ impl<'a> Xattrs<'a> {
     }
 }
 
-/// What may be looked at in `volume` besides its data: bytes of names and values, and [`LOOK`] for each.
+/// Attribute allowance for `volume`: bytes of names and values, and [`LOOK`] for each.
 ///
-/// An attribute block may be shared by 1024 inodes, and a value in an inode of its own by any number of them, in an
-/// honest volume too: the kernel stores equal ones once. So there is no bound that every honest volume meets and that
-/// keeps a hostile one from filling the host. The volume's size is enough for all that is not shared, and for what is
-/// shared if it comes to no more than that; on top of it the largest value may be named as often as an attribute
-/// block, so that sharing is no offence in small volumes either. Who shares more than that loses the rest, and is told.
+/// Even in an honest volume 1024 inodes may share an attribute block, and any number a value stored in its own inode:
+/// the kernel stores equal ones once. So no bound both admits every honest volume and keeps a hostile one from filling
+/// the host. The volume's size covers everything unshared, and shared data up to the same amount; beyond that, the
+/// largest value may be referenced as often as an attribute block, so that small volumes may share too. Attributes
+/// past that are left out, and reported.
 fn allowance(volume: &Volume) -> u64 {
     volume_size(volume).saturating_add(SHARED_MAX * u64::from(XATTR_SIZE_MAX))
 }
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(kept(0o664, &masked(4, 0)), 0o640);
         assert_eq!(kept(0o664, &[(OWNER, 6), (OWNING, 4), (OTHER, 4)]), 0o644);
         assert_eq!(kept(0o640, &masked(6, 6)), 0o640, "never more than the mode");
-        // Not looked at in the copy, and in the volume neither.
+        // Ignored in the copy, as in the volume.
         assert_eq!(kept(0o664, &masked(0, 4)), 0o600);
         assert_eq!(kept(0o604, &masked(6, 4)), 0o604);
         assert_eq!(Limit::of_kept(b"nonsense", 0o664), Limit::NOTHING);

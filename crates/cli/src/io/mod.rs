@@ -25,7 +25,8 @@ pub struct IoArgs {
     /// The file.
     #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
     pub operand: OsString,
-    /// Run a command; may be given several times. All are checked before the first runs; the first failure is the last to run.
+    /// Run a command; may be given several times. All are checked before the first runs; the
+    /// first failure ends the run.
     #[arg(short, value_name = "COMMAND", allow_hyphen_values = true)]
     pub command: Vec<String>,
     /// Open read-only. Implied when no `-c` command writes.
