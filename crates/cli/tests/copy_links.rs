@@ -186,7 +186,7 @@ fn what_cannot_be_linked_is_copied() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     let told =
-        ["out/e/y: is a file of its own now: link: Permission denied", "out/f/z: link: Permission denied"];
+        ["out/e/y: becomes a separate file: link: Permission denied", "out/f/z: link: Permission denied"];
     for told in told {
         assert!(said.contains(told), "{said}");
     }
