@@ -1,10 +1,10 @@
 //! ext4 volumes in user space, at device speed.
 //!
-//! [`Volume::open`] takes text in the device grammar ([`DeviceSpec`]) or a path ([`ToDevice`] says which is which). A
-//! [`File`] reads and overwrites directly: position, length and memory must obey the device's alignment
-//! ([`Device::geometry`](device::Device::geometry); 4096 is enough for nearly every device), or the call fails.
-//! Beside each direct call stands one for any bytes in any memory, and a [`Cursor`] for `std::io`. An [`IoQueue`] makes
-//! the direct calls asynchronously.
+//! [`Volume::open`] takes a device specification ([`DeviceSpec`]) as text, or a path ([`ToDevice`] says which types
+//! mean which). A [`File`] reads and overwrites directly: position, length and memory must obey the device's alignment
+//! ([`Device::geometry`](device::Device::geometry); 4096 is enough for nearly every device), or the call fails. Each
+//! direct call has a counterpart for any byte range in any memory, and a [`Cursor`] serves `std::io`. An [`IoQueue`]
+//! makes the direct calls asynchronously.
 //!
 //! ```
 //! use std::io::{Read, Seek, SeekFrom, Write};
@@ -61,11 +61,12 @@
 //! ```
 //!
 //! A write may fill holes and unwritten blocks and extend its file, through the journal if there is one. Volumes with
-//! quota refuse that with [`Error::NeedsAllocation`], and so do volumes without a journal that were not left cleanly:
-//! e2fsck comes first. Times of overwrites live in memory until the next change of the inode, `sync_all`, or the end
-//! of the file or the volume. [`Volume::close`], or dropping the last clone, brings everything home.
+//! the `quota` feature refuse such writes with [`Error::NeedsAllocation`], as do volumes without a journal that were
+//! not cleanly unmounted (run e2fsck first). The time stamps of overwrites stay in memory until the inode is next
+//! changed, `sync_all`, or the file or the volume is closed. [`Volume::close`], or dropping the last clone, writes
+//! everything home.
 //!
-//! Every type that a call here takes or gives has a name in this crate: the types of devices in [`device`], of the
+//! Every type that a call here takes or returns has a name in this crate: the types of devices in [`device`], of the
 //! journal in [`journal`], of the on-disk format in [`format`](mod@format). No other crate of this project is needed.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]

@@ -9,10 +9,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option, or a combination of them, is invalid or not supported; the text names it. Nothing was written.
+    /// An option or a combination of options is invalid or not supported; the text names it. Nothing was written.
     #[error("{0}")]
     Option(String),
-    /// There is too little room for the request. Nothing was written.
+    /// There is not enough space for the request. Nothing was written.
     #[error("{have} are too few: {reason}")]
     TooSmall {
         /// Bytes or blocks available.
@@ -23,14 +23,14 @@ pub enum Error {
     /// The size exceeds what the features or the format can count. Nothing was written.
     #[error("too large: {0}")]
     TooLarge(String),
-    /// The device already holds something; the text says what. Nothing was written.
+    /// The device already holds data; the text says what. Nothing was written.
     #[error("{0}")]
     Occupied(String),
     /// The device is in use, or cannot be read. Nothing was written.
     #[error(transparent)]
     Device(#[from] VolumeError),
-    /// The device failed while it was written. There is no new volume on it, and its old contents are gone, unless
-    /// nothing could be written at all.
+    /// The device failed during the format. There is no new volume on it, and its old contents are lost unless nothing
+    /// could be written at all.
     #[error("the device failed, and there is no new volume on it: {0}")]
     Failed(VolumeError),
 }
@@ -47,7 +47,7 @@ impl Error {
         }
     }
 
-    /// Whether the request was wrong: a usage error.
+    /// Whether this is a usage error: the request was wrong.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Option(_)) || matches!(self, Error::Device(error) if error.is_usage())
     }

@@ -1,4 +1,4 @@
-//! The files that a new volume has: the root directory, `lost+found`, the growth of the descriptors, the orphan file.
+//! The files of a new volume: the root directory, `lost+found`, the resize inode, the orphan file.
 
 use super::error::{Error, Result};
 use super::layout::{EXTRA_ISIZE, Layout};
@@ -14,7 +14,7 @@ use uext4_ondisk::{Group, Ino, Pblk};
 
 pub(super) const LOST_FOUND: Ino = Ino(FIRST_INODE);
 const NAME: &[u8] = b"lost+found";
-/// `lost+found` has so many bytes at once, so that a repair need not allocate.
+/// Bytes of `lost+found`, preallocated so that a repair need not allocate.
 const LOST_FOUND_BYTES: u64 = 16 << 10;
 const ORPHAN_BLOCKS_MIN: u64 = 32;
 /// Linux mounts no volume whose orphan file is larger.
@@ -22,7 +22,7 @@ const ORPHAN_BLOCKS_MAX: u64 = 512;
 /// Blocks of the volume for each block of the orphan file.
 const ORPHAN_RATIO: u64 = 4096;
 
-/// An inode of this volume that has nothing yet.
+/// A new inode of this volume, without blocks.
 fn fresh(layout: &Layout, mode: u16, links: u16) -> Inode {
     let now = Timestamp { seconds: i64::try_from(layout.time).unwrap_or(i64::MAX), nanoseconds: 0 };
     let large = layout.superblock.geometry.inode_size() > 128;
@@ -65,7 +65,7 @@ pub(super) fn regular(layout: &Layout, mapped: &Mapped, blocks: u64) -> Inode {
     with_blocks(layout, inode, mapped, blocks)
 }
 
-/// Takes new blocks where there are some first, and maps them.
+/// Takes the first free blocks of the volume and maps them.
 pub(super) fn allocate(layout: &mut Layout, ino: Ino, blocks: u64) -> Result<Mapped> {
     let geometry = layout.superblock.geometry;
     let goal = first_block(&geometry, Group(0));
@@ -95,7 +95,7 @@ pub(super) fn directories(layout: &mut Layout, options: &Options) -> Result<()> 
 
     let block = layout.block_size() as u64;
     let inline = layout.superblock.features.incompat.contains(Incompat::INLINE_DATA);
-    // What was in the inode before it grew counts as a block.
+    // The part of the directory that was inline in the inode counts as a block.
     let blocks = (LOST_FOUND_BYTES / block).clamp(2, 12) - u64::from(inline);
     let mapped = allocate(layout, LOST_FOUND, blocks)?;
     let inode = fresh(layout, FileType::Directory.mode_bits() | 0o700, 2);
@@ -107,7 +107,7 @@ pub(super) fn directories(layout: &mut Layout, options: &Options) -> Result<()> 
     for (number, at) in mapped.blocks().enumerate() {
         let entries = [(LOST_FOUND, &b"."[..]), (Ino::ROOT, b"..")];
         let bytes = match number {
-            // Left its inode: the entries are as short as they were there.
+            // Moved out of its inode: the entries are as short as they were inline.
             0 if inline => directory_block(layout, LOST_FOUND, &entries, true)?,
             0 => directory_block(layout, LOST_FOUND, &entries, false)?,
             _ => directory_block(layout, LOST_FOUND, &[], true)?,
@@ -117,7 +117,7 @@ pub(super) fn directories(layout: &mut Layout, options: &Options) -> Result<()> 
     Ok(())
 }
 
-/// A block with these entries, which are all directories. `rest`: an empty record follows them.
+/// A block with these entries, which are all directories. `rest`: append an empty record.
 fn directory_block(layout: &Layout, ino: Ino, entries: &[(Ino, &[u8])], rest: bool) -> Result<Vec<u8>> {
     let format = DirFormat::new(&layout.superblock);
     let mut bytes = vec![0; layout.block_size()];
@@ -138,13 +138,14 @@ fn directory_block(layout: &Layout, ino: Ino, entries: &[(Ino, &[u8])], rest: bo
     Ok(bytes)
 }
 
-/// The inode of bad blocks, without any.
+/// The bad-blocks inode, empty.
 pub(super) fn bad_blocks(layout: &mut Layout) -> Result<()> {
     let inode = Inode { created: None, extra_isize: 0, ..fresh(layout, 0, 0) };
     layout.add(Ino::BAD_BLOCKS, &inode)
 }
 
-/// The inode that owns the blocks behind the descriptors: each of group 0 leads to those of the backups.
+/// The resize inode, which owns the blocks reserved after the descriptors: each reserved block of group 0 points to its
+/// copies in the backup groups.
 pub(super) fn resize_inode(layout: &mut Layout) -> Result<()> {
     let geometry = layout.superblock.geometry;
     let (block, reserved) = (geometry.block_size(), u32::from(geometry.fields().reserved_gdt_blocks));
@@ -177,7 +178,7 @@ pub(super) fn resize_inode(layout: &mut Layout) -> Result<()> {
     layout.add(Ino::RESIZE, &inode)
 }
 
-/// The file that orphans are kept in: as large as the volume makes worth while.
+/// The orphan file, sized by the volume.
 pub(super) fn orphans(layout: &mut Layout, options: &Options) -> Result<()> {
     let geometry = layout.superblock.geometry;
     let block = u64::from(geometry.block_size());

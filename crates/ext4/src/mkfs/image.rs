@@ -1,4 +1,4 @@
-//! The image file that a volume is made in, where there is none yet.
+//! Creates the image file for a volume, if there is none yet.
 
 use super::error::{Error, Result};
 use crate::ground::error::Error as VolumeError;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 use uext4_blockdev::spec::{DeviceSpec, Locator};
 use uext4_blockdev::{Error as DeviceError, Geometry};
 
-/// An image file is whole pages long, whatever the volume in it is.
+/// The length of an image file is a multiple of a page, whatever the volume's size.
 const PAGE: u64 = 4096;
-/// What a file is taken to need that cannot be asked yet.
+/// Logical block size assumed for a file that does not exist yet.
 const SECTOR: u32 = 512;
 
-/// An image file that was created for a volume. Dropped without [`Image::keep`] it is removed again.
+/// An image file created for a volume. Removed on drop unless [`Image::keep`] was called.
 #[derive(Debug)]
 pub struct Image(Option<PathBuf>);
 
 impl Image {
-    /// Creates the image file that `spec` names, without any contents, if it is not there: with `size` bytes behind
-    /// where the device begins (`?offset=`). What is there stays as it is.
+    /// Creates the image file that `spec` names, empty (a hole), if it does not exist: with `size` bytes after the
+    /// start of the device (`?offset=`). An existing file stays as it is.
     ///
     /// # Errors
-    /// [`Error::Device`] if it is not there and has no size, or if the system refuses.
+    /// [`Error::Device`] if it does not exist and no size is given, or if the system refuses.
     pub fn create(spec: &DeviceSpec, size: Option<u64>) -> Result<Image> {
         let Some((path, length)) = absent(spec, size)? else { return Ok(Image(None)) };
         let file = File::create_new(path).map_err(|error| failed(path, "create", &error))?;
@@ -32,11 +32,11 @@ impl Image {
         Ok(image)
     }
 
-    /// The device that [`Image::create`] would make of a file that is not there, if that has sectors of 512 bytes;
-    /// `None` if there is something. Changes nothing.
+    /// The geometry of the device that [`Image::create`] would create, assuming sectors of 512 bytes; `None` if the
+    /// file exists. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::Device`] if it is not there and has no size.
+    /// [`Error::Device`] if it does not exist and no size is given.
     pub fn would_be(spec: &DeviceSpec, size: Option<u64>) -> Result<Option<Geometry>> {
         let absent = absent(spec, size)?;
         let start = spec.options.offset.unwrap_or(0);
@@ -47,18 +47,18 @@ impl Image {
         }))
     }
 
-    /// Whether it was created.
+    /// Whether the file was created by this call.
     pub fn is_new(&self) -> bool {
         self.0.is_some()
     }
 
-    /// There is a volume in it: it stays.
+    /// Keeps the file: it holds a volume now.
     pub fn keep(mut self) {
         self.0 = None;
     }
 }
 
-/// The image file that `spec` names and that is not there, with the length that it would get.
+/// The image file that `spec` names, if it does not exist, with the length that it would get.
 fn absent(spec: &DeviceSpec, size: Option<u64>) -> Result<Option<(&PathBuf, u64)>> {
     let Locator::Path(path) = &spec.locator else { return Ok(None) };
     if path.exists() {
@@ -82,7 +82,7 @@ fn failed(path: &Path, action: &'static str, error: &io::Error) -> Error {
 impl Drop for Image {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // Nobody is left to tell; what stays is an empty file.
+            // A drop cannot report an error; the worst case is a left-over empty file.
             let _gone = std::fs::remove_file(path);
         }
     }

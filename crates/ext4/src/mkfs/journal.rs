@@ -11,10 +11,10 @@ use uext4_ondisk::ext4::Incompat;
 use uext4_ondisk::jbd2::{JournalFeatures, JournalIncompat, JournalSuperblock, SuperblockVersion};
 use uext4_ondisk::{Group, Ino};
 
-/// What the copy of the journal's inode in the superblock is: map and size.
+/// Type of the superblock's backup of the journal inode: map and size.
 const BACKUP_BLOCKS: u8 = 1;
 
-/// Places it and fills what says that it is empty.
+/// Places the journal and writes the superblock of an empty log.
 pub(super) fn place(layout: &mut Layout, options: &Options, size: JournalSize) -> Result<()> {
     let blocks = size.blocks;
     let geometry = layout.superblock.geometry;
@@ -47,7 +47,7 @@ pub(super) fn place(layout: &mut Layout, options: &Options, size: JournalSize) -
     empty_log(layout, size).encode(&mut bytes)?;
     let first = mapped.blocks().next().ok_or_else(map::full)?;
     if !options.extended.lazy_journal_init {
-        // An old block that looks like one of this log's would be replayed after a crash.
+        // An old block that looks like a block of this log could be replayed after a crash.
         layout.zeros.extend(&mapped.runs);
     }
     layout.blocks.insert(first, bytes);
@@ -76,7 +76,7 @@ fn empty_log(layout: &Layout, size: JournalSize) -> JournalSuperblock {
     }
 }
 
-/// Where the journal is best: near the middle, in the group with the most free blocks.
+/// The best place for the journal: near the middle, in the group with the most free blocks.
 fn middle(layout: &Layout) -> u64 {
     let geometry = layout.superblock.geometry;
     let log = u32::from(layout.superblock.log_groups_per_flex);

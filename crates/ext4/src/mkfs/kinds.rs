@@ -1,35 +1,35 @@
-//! What a volume is for: kinds (`-t`) and usage types (`-T`), with the values of `mke2fs.conf` in e2fsprogs 1.47.
+//! File-system types (`-t`) and usage types (`-T`), with the values of `mke2fs.conf` in e2fsprogs 1.47.
 
 use super::error::{Error, Result};
 use uext4_ondisk::ext4::{Compat, Features, Incompat, RoCompat};
 
 const MIB: u64 = 1 << 20;
-/// Bytes of a block where nothing else is said.
+/// Default block size in bytes.
 const BLOCK: u32 = 4096;
-/// Bytes of the volume for each inode where nothing else is said.
+/// Default bytes of the volume per inode.
 const RATIO: u32 = 16_384;
-/// Bytes of an inode where nothing else is said.
+/// Default inode size in bytes.
 const INODE: u16 = 256;
 
-/// Whose defaults.
+/// Which defaults to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Defaults {
-    /// Those of e2fsprogs 1.47 as its authors ship it.
+    /// Those of e2fsprogs 1.47 as released upstream.
     #[default]
     Upstream,
-    /// Those of Debian 12: without `metadata_csum_seed` and `orphan_file`, which its tools and older kernels know less
-    /// well.
+    /// Those of Debian 12: without `metadata_csum_seed` and `orphan_file`, which its tools and older kernels support
+    /// less well.
     Debian12,
 }
 
-/// Which features a volume begins with (`-t`).
+/// Which features a volume starts with (`-t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     /// No journal, block pointers.
     Ext2,
     /// A journal, block pointers.
     Ext3,
-    /// A journal, extents and all that came with them.
+    /// A journal, extents and the other ext4 features.
     #[default]
     Ext4,
 }
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// What a usage type says of sizes, where it says something.
+/// The sizes that a usage type sets; `None` where it sets none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Usage {
     block: Option<u32>,
@@ -66,15 +66,16 @@ pub(super) struct Usage {
     inode: Option<u16>,
 }
 
-/// Sizes where no option says otherwise, in bytes.
+/// Default sizes in bytes, used unless an option overrides them.
 pub(super) struct Usual {
     pub(super) block: u32,
-    /// Of the volume, for each inode.
+    /// Bytes of the volume per inode.
     pub(super) ratio: u32,
     pub(super) inode: u16,
 }
 
-/// The sizes of a volume of so many bytes, or of these usage types: of two that say something the last one counts.
+/// The sizes for these usage types or, if none are given, for a volume of `bytes` bytes. If several types set a size,
+/// the last one wins.
 pub(super) fn usual(usages: &[Usage], bytes: u64) -> Usual {
     let by_size = [by_size(bytes)];
     let usages = if usages.is_empty() { &by_size[..] } else { usages };
@@ -103,7 +104,7 @@ fn by_size(bytes: u64) -> Usage {
 /// The usage types of a list, separated by commas.
 ///
 /// # Errors
-/// [`Error::Option`] naming one that is unknown.
+/// [`Error::Option`] naming an unknown type.
 pub(super) fn usages(list: &str) -> Result<Vec<Usage>> {
     let words = list.split(',').filter(|word| !word.is_empty());
     words
@@ -120,7 +121,7 @@ fn usage(name: &str) -> Option<Usage> {
         "big" => usage(None, Some(32_768)),
         "huge" => usage(None, Some(65_536)),
         "news" => usage(None, Some(4096)),
-        // The page size of the machine, which is the usual block size on all that this runs on.
+        // The machine's page size, which equals the default block size on every supported machine.
         "largefile" => usage(Some(BLOCK), Some(1 << 20)),
         "largefile4" => usage(Some(BLOCK), Some(4 << 20)),
         "hurd" => Some(Usage { block: Some(BLOCK), ratio: None, inode: Some(128) }),

@@ -1,4 +1,4 @@
-//! A volume laid out in memory, before a byte of it is written: what is where, and what it holds.
+//! A volume laid out in memory before anything is written: the location and contents of every structure.
 
 use super::error::Result;
 use super::sizes::FIRST_INODE;
@@ -10,25 +10,25 @@ use uext4_ondisk::ext4::{
     Compat, FileType, Inode, RoCompat, Superblock, inode_checksum_seed, update_inode_checksum,
 };
 
-/// Bytes of the extra fields of inodes that have room for them.
+/// `i_extra_isize` of inodes that have room for extra fields, in bytes.
 pub(super) const EXTRA_ISIZE: u16 = 32;
-/// Files of so many bytes and more need the feature `large_file`.
+/// Files of this many bytes or more need the feature `large_file`.
 const LARGE: u64 = 1 << 31;
-/// The word before attributes in an inode.
+/// The magic number before extended attributes in an inode.
 const XATTR_MAGIC: u32 = 0xEA02_0000;
 
-/// A volume that is not written yet.
+/// A volume not written yet.
 pub(super) struct Layout {
     pub(super) superblock: Superblock,
     pub(super) tables: Vec<Tables>,
     pub(super) space: Space,
-    /// Records of inodes.
+    /// Inode records, by number.
     pub(super) inodes: BTreeMap<u32, Vec<u8>>,
-    /// Whole blocks of files and their maps.
+    /// Contents of whole blocks: file data and maps.
     pub(super) blocks: BTreeMap<u64, Vec<u8>>,
     /// Blocks that must read as zeros: first, count.
     pub(super) zeros: Vec<(u64, u64)>,
-    /// Seconds since 1970 that all times are.
+    /// The value of all time stamps, in seconds since 1970.
     pub(super) time: u64,
 }
 
@@ -41,25 +41,25 @@ impl Layout {
         self.superblock.geometry.block_size() as usize
     }
 
-    /// The seed of an inode's checksums, if there are any.
+    /// The checksum seed of an inode, if the volume has checksums.
     pub(super) fn seed(&self, ino: Ino) -> Option<u32> {
         let seed = inode_checksum_seed(&self.superblock, ino, 0);
         self.superblock.features.metadata_csum().then_some(seed)
     }
 
-    /// The first inode that nothing has yet.
+    /// The first unused inode.
     pub(super) fn next_inode(&self) -> Ino {
         let last = self.inodes.keys().next_back().copied().unwrap_or(0);
         Ino(last.max(FIRST_INODE) + 1)
     }
 
-    /// Numbers of the inodes in use: the reserved ones, and those that have a record.
+    /// Numbers of the inodes in use: the reserved ones and those with a record.
     pub(super) fn used_inodes(&self) -> BTreeSet<u32> {
         let reserved = 1..self.superblock.geometry.first_inode().get();
         reserved.chain(self.inodes.keys().copied()).collect()
     }
 
-    /// Counts in the superblock what is free.
+    /// Sets the free counts in the superblock.
     pub(super) fn count_free(&mut self) {
         let geometry = self.superblock.geometry;
         let clusters: u64 = geometry.groups().map(|group| u64::from(self.space.free_in(group))).sum();
@@ -67,13 +67,13 @@ impl Layout {
         self.superblock.free_inodes = geometry.inodes_count() - self.used_inodes().len() as u32;
     }
 
-    /// Blocks of 512 bytes that so many blocks of the volume take, whole clusters of them.
+    /// Sectors of 512 bytes in `blocks` blocks of the volume, rounded up to whole clusters.
     pub(super) fn sectors(&self, blocks: u64) -> u64 {
         let cluster = u64::from(self.superblock.geometry.cluster_blocks());
         blocks.div_ceil(cluster) * cluster * (self.block_size() as u64 / 512)
     }
 
-    /// Puts the mark of attributes, without any, behind the extra fields of an inode that is kept.
+    /// Writes an empty extended-attribute header after the extra fields of an inode already added.
     pub(super) fn mark_attributes(&mut self, ino: Ino) -> Result<()> {
         let place = 128 + usize::from(EXTRA_ISIZE);
         if let Some(record) = self.inodes.get_mut(&ino.get())
@@ -85,8 +85,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Keeps an inode. A large file brings the feature that it needs: the size of the inode that owns reserved
-    /// descriptors has nothing to do with that of the volume.
+    /// Adds an inode, and the feature `large_file` if it needs that: the size of the resize inode is independent of the
+    /// volume's size.
     pub(super) fn add(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
         if inode.file_type() == Some(FileType::Regular) && inode.size >= LARGE {
             self.superblock.features.ro_compat |= RoCompat::LARGE_FILE;

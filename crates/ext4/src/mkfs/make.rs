@@ -1,4 +1,4 @@
-//! The course of a format, from the options to what was made.
+//! The steps of a format, from the options to the finished volume.
 
 use super::error::{Error, Result};
 use super::layout::Layout;
@@ -12,13 +12,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use uext4_blockdev::{Device, Geometry};
 use uext4_ondisk::ext4::{Compat, Superblock};
 
-/// A volume that was made, or would be.
+/// A volume that was made, or that a dry run would make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Made {
     /// Its superblock.
     pub superblock: Superblock,
-    /// Blocks of its journal, those for fast commits among them; 0 without one.
+    /// Blocks of its journal, including those for fast commits; 0 without a journal.
     pub journal_blocks: u32,
     /// Whether a journal was wanted, but the volume is too small for one.
     pub without_journal: bool,
@@ -33,10 +33,10 @@ impl Made {
     }
 }
 
-/// Makes a volume on a device, which must be open for writing and for nobody else.
+/// Makes a volume on a device, which must be open for writing, exclusively.
 ///
 /// # Errors
-/// See [`Error`]: all but [`Error::Failed`] leave the device as it was.
+/// See [`Error`]: all but [`Error::Failed`] leave the device unchanged.
 pub fn format(device: &dyn Device, options: &Options) -> Result<Made> {
     if device.capabilities().read_only {
         return Err(VolumeError::ReadOnly("the device").into());
@@ -51,11 +51,10 @@ pub fn format(device: &dyn Device, options: &Options) -> Result<Made> {
     Ok(Made { superblock: write::write(device, layout, manner)?, ..made })
 }
 
-/// The volume that [`format`] would make on a device of this geometry, with other random numbers. Looks at no device
-/// and writes nothing.
+/// The volume that [`format`] would make on a device of this geometry, apart from random numbers. Accesses no device.
 ///
 /// # Errors
-/// [`Error::Option`], [`Error::TooSmall`] and [`Error::TooLarge`], as of [`format`].
+/// [`Error::Option`], [`Error::TooSmall`] and [`Error::TooLarge`], as for [`format`].
 pub fn dry_run(device: Geometry, options: &Options) -> Result<Made> {
     lay_out(device, options).map(|(_, made)| made)
 }
@@ -87,7 +86,7 @@ fn ids(options: &Options) -> Result<Ids> {
     Ok(Ids { uuid, hash_seed, time })
 }
 
-/// 122 random bits and the marks of a random UUID.
+/// A random UUID: 122 random bits, plus version and variant.
 fn random_uuid() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));

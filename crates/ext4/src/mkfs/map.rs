@@ -1,4 +1,4 @@
-//! The maps of a new volume's own files: their blocks, and the 60 bytes of the inode that lead to them.
+//! The block maps of a new volume's own files: their blocks, and the 60 bytes of the inode that point to them.
 
 use super::error::{Error, Result};
 use super::space::Space;
@@ -12,7 +12,7 @@ use uext4_ondisk::{Lblk, Pblk};
 /// A file's blocks, in order.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    /// Physical runs: first block, number of blocks.
+    /// Physical runs: first block and number of blocks.
     pub(super) runs: Vec<(u64, u64)>,
     /// The inode's `i_block`.
     pub(super) i_block: [u8; I_BLOCK_SIZE],
@@ -35,7 +35,7 @@ pub(super) fn full() -> Error {
     Error::TooSmall { have: "the volume's blocks".into(), reason: "its own files do not fit".into() }
 }
 
-/// Takes `count` blocks at `goal` or later, in as few runs as come.
+/// Takes `count` blocks, searching from `goal`, one free run after another.
 fn take(space: &mut Space, goal: u64, count: u64) -> Result<Vec<(u64, u64)>> {
     let (mut runs, mut left, mut goal): (Vec<(u64, u64)>, u64, u64) = (Vec::new(), count, goal);
     while left > 0 {
@@ -47,7 +47,7 @@ fn take(space: &mut Space, goal: u64, count: u64) -> Result<Vec<(u64, u64)>> {
     Ok(runs)
 }
 
-/// An extent tree over `count` new blocks. `seed`: the inode's checksum seed, if there are checksums.
+/// Builds an extent tree over `count` new blocks. `seed`: the inode's checksum seed, if the volume has checksums.
 pub(super) fn extents(
     space: &mut Space,
     goal: u64,
@@ -78,7 +78,7 @@ pub(super) fn extents(
     let capacity = usize::from(block_capacity(block));
     let mut indexes = Vec::new();
     for leaf in list.chunks(capacity) {
-        // Before the file if there is room, so that the file stays contiguous.
+        // Put the tree block before the file if there is room, so that the file stays contiguous.
         let before = mapped.runs.first().map_or(0, |(start, _)| start.saturating_sub(1));
         let (node, _) = space.run(before, 1).ok_or_else(full)?;
         space.place(node, 1);
@@ -100,7 +100,7 @@ pub(super) fn extents(
     Ok(mapped)
 }
 
-/// A map of pointers over `count` new blocks: each pointer block precedes the blocks it leads to.
+/// Builds an indirect map over `count` new blocks: each pointer block precedes the blocks it points to.
 pub(super) fn pointers(space: &mut Space, goal: u64, count: u64, block: u32) -> Result<Mapped> {
     let layout = IndirectLayout::new(block);
     let mut mapped = Mapped::new(Vec::new());

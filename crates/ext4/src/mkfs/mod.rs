@@ -1,14 +1,14 @@
 //! Making a volume, as `mke2fs` does: [`format()`] with [`Options`].
 //!
-//! The order is what makes it safe: everything is decided and checked first, in memory (`sizes.rs`, `tables.rs`,
-//! `plan.rs`). Then what the device held is wiped, the new structures are written, and after a flush the one block that
-//! makes them a volume, the primary superblock (`write.rs`). A crash or an error before leaves nothing that looks like
-//! a volume, old or new.
+//! The order makes it safe: everything is decided and checked in memory first (`sizes.rs`, `tables.rs`, `plan.rs`).
+//! Then the old signatures are wiped, the new structures are written, and, after a flush, the primary superblock, which
+//! makes them a volume (`write.rs`). A crash or an error before that leaves nothing that looks like a volume, old or
+//! new.
 //!
-//! Little is written: bitmaps and inode tables that nobody used yet are marked as such, where descriptors have
-//! checksums; and what must read as zeros is written only where the device does not know that it does
-//! ([`Device::reads_zeros`](crate::device::Device::reads_zeros)). Nothing is discarded unless the options ask
-//! for it: what a device reads afterwards is not known, so that what must read as zeros is written then too.
+//! Little is written: unused bitmaps and inode tables are marked as uninitialised if descriptors have checksums, and
+//! zeros are written only where the device cannot tell that it reads as zeros already
+//! ([`Device::reads_zeros`](crate::device::Device::reads_zeros)). Nothing is discarded unless the options ask for it:
+//! the contents after a discard are undefined, so blocks that must read as zeros are then written too.
 
 mod error;
 mod files;

@@ -1,48 +1,48 @@
-//! What a new volume is asked to be, in the words of mke2fs.
+//! The options of a new volume, named as in mke2fs.
 
 use super::error::{Error, Result};
 use super::kinds::{Defaults, Kind, Usage, usages};
 use uext4_ondisk::ext4::{Compat, Features, Incompat, RoCompat};
 
-/// What a new volume is to be. The default is what `mke2fs -t ext4` makes.
+/// Options of a new volume. The default is what `mke2fs -t ext4` makes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Options {
-    /// Where what is not said comes from.
+    /// Where unset options get their values from.
     pub defaults: Defaults,
-    /// The features to begin with (`-t`).
+    /// The features to start with (`-t`).
     pub kind: Kind,
-    /// Bytes of the volume; the device's otherwise.
+    /// Size of the volume in bytes; by default the device's.
     pub size: Option<u64>,
-    /// Bytes of a block (`-b`).
+    /// Block size in bytes (`-b`).
     pub block_size: Option<u32>,
-    /// Bytes of a cluster, with the feature `bigalloc` (`-C`).
+    /// Cluster size in bytes, with the feature `bigalloc` (`-C`).
     pub cluster_size: Option<u32>,
-    /// Bytes of an inode (`-I`).
+    /// Inode size in bytes (`-I`).
     pub inode_size: Option<u16>,
-    /// Bytes of the volume for each inode (`-i`).
+    /// Bytes of the volume per inode (`-i`).
     pub inode_ratio: Option<u32>,
-    /// Inodes (`-N`).
+    /// Number of inodes (`-N`).
     pub inodes: Option<u32>,
-    /// Blocks of a group, or clusters with the feature `bigalloc` (`-g`): from 256 to 8 for each byte of a block, a
-    /// multiple of 8. Otherwise that most.
+    /// Blocks per group, or clusters with the feature `bigalloc` (`-g`): a multiple of 8, from 256 to 8 × block size in
+    /// bytes. By default that maximum.
     pub group_blocks: Option<u32>,
-    /// Groups whose metadata lies together, with the feature `flex_bg` (`-G`): a power of two; 16 otherwise.
+    /// Number of groups whose metadata lies together, with the feature `flex_bg` (`-G`): a power of two; 16 by default.
     pub flex_groups: Option<u32>,
     /// Label, at most 16 bytes (`-L`).
     pub label: Vec<u8>,
-    /// Identity (`-U`); random otherwise.
+    /// UUID (`-U`); random by default.
     pub uuid: Option<[u8; 16]>,
-    /// Percent of the blocks that only the privileged may use (`-m`), 0 to 50; 5 otherwise.
+    /// Percentage of blocks reserved for privileged users (`-m`), 0 to 50; 5 by default.
     pub reserved_percent: Option<f64>,
-    /// Seconds since 1970 that all times are; now otherwise.
+    /// The value of all time stamps, in seconds since 1970; by default the present time.
     pub time: Option<u64>,
-    /// Go on although the device holds something.
+    /// Format even if the device holds data.
     pub force: bool,
-    /// What the volume is for (`-T`); its size says so otherwise.
+    /// Usage types (`-T`); by default chosen by the volume's size.
     pub(super) usages: Vec<Usage>,
     /// Features set or cleared, in order (`-O`).
     pub(super) features: Vec<FeatureEdit>,
-    /// What `-E` and `-J` say.
+    /// Options from `-E` and `-J`.
     pub(super) extended: Extended,
 }
 
@@ -55,7 +55,7 @@ pub(super) enum FeatureEdit {
     Clear(Features),
 }
 
-/// What `-E` and `-J` say.
+/// Options from `-E` and `-J`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Extended {
     pub(super) stride: u16,
@@ -68,7 +68,7 @@ pub(super) struct Extended {
     pub(super) packed_meta_blocks: bool,
     pub(super) backups: Option<u32>,
     pub(super) mmp_interval: Option<u16>,
-    /// An encoding was asked for: the volume folds case.
+    /// An encoding was given: the volume has the feature `casefold`.
     pub(super) encoding: bool,
     pub(super) strict_encoding: Option<bool>,
     pub(super) orphan_file_size: Option<u64>,
@@ -77,11 +77,11 @@ pub(super) struct Extended {
     pub(super) fast_commit_size: Option<u64>,
     pub(super) discard: bool,
     pub(super) offset: Option<u64>,
-    /// Users, groups, projects.
+    /// Quota types: users, groups, projects.
     pub(super) quota_types: Option<Vec<QuotaType>>,
 }
 
-/// What quotas are kept for (`-E quotatype=`).
+/// A quota type (`-E quotatype=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum QuotaType {
     Users,
@@ -89,7 +89,7 @@ pub(super) enum QuotaType {
     Projects,
 }
 
-/// Options of mke2fs that are not there, by their names in `-E` and `-J`.
+/// Options of mke2fs that are not supported, by their names in `-E` and `-J`.
 const MISSING: [&str; 9] = [
     "android_sparse",
     "assume_storage_prezeroed",
@@ -102,7 +102,7 @@ const MISSING: [&str; 9] = [
     "location",
 ];
 
-/// Features that this can make a volume with.
+/// Features that a new volume can have.
 pub(super) const KNOWN: Features = Features {
     compat: Compat::HAS_JOURNAL
         .union(Compat::EXT_ATTR)
@@ -137,7 +137,7 @@ pub(super) const KNOWN: Features = Features {
         .union(RoCompat::VERITY),
 };
 
-/// The feature of this name: the one that `dumpe2fs` prints, or another that mke2fs knows.
+/// The feature with this name, as `dumpe2fs` prints it or under another name that mke2fs accepts.
 fn feature(name: &str) -> Option<Features> {
     let name = match name {
         "extents" => "extent",
@@ -163,37 +163,37 @@ fn is_within(features: Features, known: Features) -> bool {
 }
 
 impl Options {
-    /// What `mke2fs -t ext4` makes, by these defaults.
+    /// The options of `mke2fs -t ext4` with these defaults.
     pub fn new(defaults: Defaults) -> Options {
         Options { defaults, ..Options::default() }
     }
 
-    /// Says what the volume is for, in place of what its size makes of it: a list of usage types as for `mke2fs -T`
-    /// (`floppy`, `small`, `default`, `big`, `huge`, `news`, `largefile`, `largefile4`, `hurd`).
+    /// Sets the usage types, which otherwise follow from the volume's size: a list as for `mke2fs -T` (`floppy`,
+    /// `small`, `default`, `big`, `huge`, `news`, `largefile`, `largefile4`, `hurd`).
     ///
     /// # Errors
-    /// [`Error::Option`] naming a type that is unknown.
+    /// [`Error::Option`] naming an unknown type.
     pub fn usage(mut self, list: &str) -> Result<Options> {
         self.usages = usages(list)?;
         Ok(self)
     }
 
-    /// Takes the byte of the device at which the volume is to begin (`-E offset=`) out of the options. The caller opens
-    /// the device from there on. [`format()`](super::format()) refuses options that have one still.
+    /// Removes and returns the byte of the device at which the volume starts (`-E offset=`). The caller opens the
+    /// device from there on. [`format()`](super::format()) refuses options that still have an offset.
     pub fn take_offset(&mut self) -> Option<u64> {
         self.extended.offset.take()
     }
 
-    /// Users and groups unless something else is said, and projects if that feature is on or they are asked for.
+    /// The quota types given by `quotatype`; users and groups by default.
     pub(super) fn quota_types(&self) -> Vec<QuotaType> {
         let asked = self.extended.quota_types.clone();
         asked.unwrap_or_else(|| vec![QuotaType::Users, QuotaType::Groups])
     }
 
-    /// Sets and clears features: a list of names as for `mke2fs -O`, `^` before a name clears it, `none` all.
+    /// Sets and clears features: a list of names as for `mke2fs -O`; `^` before a name clears it, `none` clears all.
     ///
     /// # Errors
-    /// [`Error::Option`] naming a feature that is unknown, or that no volume can be made with here.
+    /// [`Error::Option`] naming a feature that is unknown or not supported for new volumes.
     pub fn features(mut self, list: &str) -> Result<Options> {
         for word in list.split([',', ' ']).filter(|word| !word.is_empty()) {
             if word == "none" {
@@ -206,7 +206,7 @@ impl Options {
             };
             let found = feature(name).ok_or_else(|| Error::Option(format!("unknown feature `{name}`")))?;
             if !clear && !is_within(found, KNOWN) {
-                return Err(Error::Option(format!("feature `{name}`: no volume can be made with it here")));
+                return Err(Error::Option(format!("feature `{name}`: not supported for new volumes")));
             }
             self.features.push(if clear { FeatureEdit::Clear(found) } else { FeatureEdit::Set(found) });
         }
@@ -216,7 +216,7 @@ impl Options {
     /// Takes a list of extended options as for `mke2fs -E`.
     ///
     /// # Errors
-    /// [`Error::Option`] naming an option that is unknown or not supported here, or whose value is none.
+    /// [`Error::Option`] naming an option that is unknown, not supported, or has an invalid value.
     pub fn extended(mut self, list: &str) -> Result<Options> {
         for word in list.split(',').filter(|word| !word.is_empty()) {
             let (key, value) = split(word);
@@ -242,7 +242,7 @@ impl Options {
         Ok(self)
     }
 
-    /// The features to begin with, and the edits of `-O`.
+    /// The initial features with the edits of `-O` applied.
     pub(super) fn feature_words(&self) -> Features {
         let mut features = self.kind.features(self.defaults);
         for edit in &self.features {
@@ -341,7 +341,7 @@ fn number<T: std::str::FromStr>(key: &str, value: Option<&str>) -> Result<T> {
     value.and_then(|value| value.parse().ok()).ok_or_else(|| bad(key, "a number"))
 }
 
-/// Types separated by colons; `^` in front of one takes it out.
+/// Types separated by colons; `^` before a type removes it.
 fn quota_types(value: Option<&str>) -> Result<Vec<QuotaType>> {
     let mut types = Vec::new();
     for word in value.unwrap_or_default().split(':') {
@@ -359,7 +359,7 @@ fn quota_types(value: Option<&str>) -> Result<Vec<QuotaType>> {
     Ok(types)
 }
 
-/// Absent means on.
+/// Without a value the option is on.
 fn switch(key: &str, value: Option<&str>) -> Result<bool> {
     match value {
         None | Some("1") => Ok(true),
@@ -368,7 +368,7 @@ fn switch(key: &str, value: Option<&str>) -> Result<bool> {
     }
 }
 
-/// Bytes: a number with a unit (powers of 1024), or of `plain` bytes each without one.
+/// A size in bytes: a number with a unit (powers of 1024); without a unit, a multiple of `plain` bytes.
 fn amount(key: &str, value: Option<&str>, plain: u64) -> Result<u64> {
     let missing = || bad(key, if plain == 0 { "a size with its unit, like 64M" } else { "a size" });
     let value = value.ok_or_else(missing)?;
@@ -391,7 +391,7 @@ fn owner(value: Option<&str>) -> Result<(u32, u32)> {
     ids.ok_or_else(|| bad("root_owner", "UID:GID, two numbers"))
 }
 
-/// The 16 bytes of an UUID as text: hexadecimal digits, hyphens after the eighth, twelfth, sixteenth and twentieth.
+/// Parses a UUID: 32 hexadecimal digits, with hyphens after the eighth, twelfth, sixteenth and twentieth.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let hyphens: Vec<usize> =
         text.bytes().enumerate().filter(|(_, byte)| *byte == b'-').map(|(at, _)| at).collect();

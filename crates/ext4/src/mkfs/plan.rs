@@ -1,5 +1,5 @@
-//! Decides what the whole volume is: the superblock, then one structure after the other, in the order in which mke2fs
-//! takes blocks for them.
+//! Lays out the whole volume: the superblock, then the other structures in the order in which mke2fs allocates blocks
+//! for them.
 
 use super::error::{Error, Result};
 use super::layout::{EXTRA_ISIZE, Layout};
@@ -15,14 +15,14 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Group, Pblk, checksum};
 
-/// Seconds between refreshes of the block of multi-mount protection, unless said otherwise.
+/// Default interval between updates of the multi-mount protection block, in seconds.
 const MMP_INTERVAL: u16 = 5;
 
-/// Algorithms of encrypted contents and names, as numbered in the superblock.
+/// Encryption algorithms for contents and names, as numbered in the superblock.
 const AES_256_XTS: u8 = 1;
 const AES_256_CTS: u8 = 4;
 
-/// Decides everything.
+/// Lays out the whole volume.
 pub(super) fn plan(options: &Options, sizes: Sizes, ids: Ids) -> Result<Layout> {
     let geometry = sizes.geometry;
     let mut space = Space::new(geometry);
@@ -68,7 +68,7 @@ pub(super) fn plan(options: &Options, sizes: Sizes, ids: Ids) -> Result<Layout> 
     Ok(layout)
 }
 
-/// What is not to be foreseen: identity and time.
+/// The inputs that differ between runs: identity and time.
 pub(super) struct Ids {
     pub(super) uuid: [u8; 16],
     pub(super) hash_seed: [u8; 16],
@@ -158,7 +158,7 @@ fn superblock(options: &Options, sizes: &Sizes, ids: &Ids) -> Result<Superblock>
     })
 }
 
-/// The block by which owners of the volume show that they live: nobody's.
+/// The multi-mount protection block, without an owner.
 fn multi_mount(layout: &mut Layout) -> Result<()> {
     let goal = first_block(&layout.superblock.geometry, Group(0));
     let (block, _) = layout.space.run(goal, 1).ok_or_else(map::full)?;

@@ -1,4 +1,4 @@
-//! Checks what a device holds before it is formatted: another owner, or contents to keep.
+//! Checks a device before it is formatted: whether it is in use or holds data.
 
 use super::error::{Error, Result};
 use crate::ground::error::Error as VolumeError;
@@ -8,16 +8,16 @@ use crate::opening::superblock::read_superblock;
 use crate::opening::{identify, mmp};
 use uext4_blockdev::Device;
 
-/// Refuses a device that holds something known, as [`super::format`] does without [`super::Options::force`], and one in
-/// use by another node.
+/// Refuses a device with recognised contents, as [`super::format`] does without [`super::Options::force`], and a device
+/// in use by another node.
 ///
 /// # Errors
-/// [`Error::Occupied`]; those of reading the device.
+/// [`Error::Occupied`]; errors of reading the device.
 pub fn refuse_occupied(device: &dyn Device) -> Result<()> {
     check(device, false)
 }
 
-/// Refuses a device in use by another node, and without `force` one that holds something known.
+/// Refuses a device in use by another node and, without `force`, one with recognised contents.
 pub(super) fn check(device: &dyn Device, force: bool) -> Result<()> {
     let found = match read_superblock(device) {
         Ok(superblock) => {

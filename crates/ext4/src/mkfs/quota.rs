@@ -1,4 +1,4 @@
-//! The files in which quotas are counted: hidden inodes with a tree of identities in the format of Linux's `vfsv1`.
+//! The quota files: hidden inodes with a tree of IDs in the format of Linux's `vfsv1`.
 
 use super::error::Result;
 use super::files::{allocate, regular};
@@ -10,20 +10,20 @@ use std::collections::BTreeMap;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{Inode, InodeFlags, RoCompat};
 
-/// Inodes of the quotas of users and of groups; that of projects is an inode as any other.
+/// Inodes of the user and group quota files; the project quota file has an ordinary inode.
 const USERS: Ino = Ino(3);
 const GROUPS: Ino = Ino(4);
-/// Bytes of a block of the tree, whatever the volume's blocks are.
+/// Block size of the tree in bytes, whatever the volume's block size.
 const BLOCK: usize = 1024;
 /// The block of the tree's root.
 const ROOT: u32 = 1;
-/// Levels of the tree, each of which knows a byte of the identity.
+/// Levels of the tree, each indexed by one byte of the ID.
 const DEPTH: u32 = 4;
-/// Bytes in front of the entries of a leaf, and of an entry.
+/// Bytes of a leaf's header, and of an entry.
 const LEAF_HEAD: usize = 16;
 const ENTRY: usize = 72;
 const ENTRIES: usize = (BLOCK - LEAF_HEAD) / ENTRY;
-/// The second version of the format: entries with counts of 64 bits.
+/// Second version of the format: 64-bit counts.
 const VERSION: u32 = 1;
 /// Seconds for which a soft limit may be exceeded: a week.
 const GRACE: u32 = 7 * 24 * 60 * 60;
@@ -46,15 +46,15 @@ impl QuotaType {
     }
 }
 
-/// Bytes and inodes of an identity.
+/// Bytes and inodes used by an ID.
 #[derive(Default)]
 struct Used {
     bytes: u64,
     inodes: u64,
 }
 
-/// Places the files of all quotas that are kept, with what the files made so far use. Those of the volume's own count
-/// for nobody, and neither do the ones made later.
+/// Places the quota files, with the usage of the files made so far. The volume's internal files are not counted, nor
+/// are files made later.
 pub(super) fn place(layout: &mut Layout, options: &Options) -> Result<()> {
     let mut types = options.quota_types();
     if layout.superblock.features.ro_compat.contains(RoCompat::PROJECT) {
@@ -86,7 +86,7 @@ pub(super) fn place(layout: &mut Layout, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The inodes that count: the root directory, and what is not reserved.
+/// The inodes that are counted: the root directory and all that are not reserved.
 fn counted(layout: &Layout) -> Result<Vec<Inode>> {
     let counts = |number: &u32| *number == Ino::ROOT.get() || *number >= FIRST_INODE;
     let records = layout.inodes.iter().filter(|(number, _)| counts(number));
@@ -117,14 +117,14 @@ fn file(layout: &mut Layout, ino: Ino, bytes: &[u8]) -> Result<()> {
 /// A tree under construction.
 struct Tree {
     blocks: Vec<[u8; BLOCK]>,
-    /// The leaf that has room, 0 for none, and the entries in it.
+    /// The leaf with free entries (0 for none), and the number of entries in it.
     leaf: u32,
     entries: usize,
 }
 
 impl Tree {
     fn new(used: &BTreeMap<u32, Used>) -> Tree {
-        // The head of the file, and the root.
+        // The file header and the root.
         let mut tree = Tree { blocks: vec![[0; BLOCK]; 2], leaf: 0, entries: 0 };
         for (&identity, used) in used {
             tree.insert(identity, used);
@@ -150,7 +150,7 @@ impl Tree {
         word.map_or(0, |word| u32::from_le_bytes(*word))
     }
 
-    /// An entry for an identity that has none yet, below blocks that are made where they are missing.
+    /// Adds an entry for an ID that has none yet, creating missing tree blocks.
     fn insert(&mut self, identity: u32, used: &Used) {
         let mut block = ROOT;
         for level in 1..=DEPTH {
@@ -181,7 +181,7 @@ impl Tree {
         self.leaf
     }
 
-    /// The whole file.
+    /// The contents of the whole file.
     fn bytes(mut self, kind: QuotaType) -> Vec<u8> {
         let blocks = self.blocks.len() as u32;
         let head = [kind.magic(), VERSION, GRACE, GRACE, 0, blocks, 0, self.leaf];
@@ -200,7 +200,7 @@ mod tests {
         u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
     }
 
-    /// The place of an identity's entry, found as a reader finds it.
+    /// The offset of an ID's entry, looked up as a reader does.
     fn find(bytes: &[u8], identity: u32) -> Option<usize> {
         let mut block = 1;
         for level in 0..4 {

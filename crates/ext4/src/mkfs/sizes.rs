@@ -1,5 +1,5 @@
-//! How large everything is: from what was asked to the fields of the geometry. The rules are those of mke2fs, as its
-//! volumes show them.
+//! Computes all sizes, from the options to the geometry fields. The rules are those of mke2fs, derived from the volumes
+//! it makes.
 
 use super::error::{Error, Result};
 use super::kinds;
@@ -8,43 +8,43 @@ use uext4_blockdev::Geometry as DeviceGeometry;
 use uext4_ondisk::ext4::{Compat, Features, Geometry, GeometryFields, Incompat, RoCompat};
 
 const MIB: u64 = 1 << 20;
-/// Percent of the blocks for the privileged, unless something else is said.
+/// Default percentage of blocks reserved for privileged users.
 const RESERVED_PERCENT: f64 = 5.0;
 /// First inode that is not reserved.
 pub(super) const FIRST_INODE: u32 = 11;
-/// What is left of the device's size is whole pages, unless a size is given.
+/// Without a given size, the device's size is rounded down to whole pages.
 const PAGE: u64 = 4096;
-/// Groups whose metadata lies together, with `flex_bg`.
+/// Default number of groups whose metadata lies together, with `flex_bg`.
 const FLEX_GROUPS: u32 = 16;
-/// Blocks that a journal has whose size is asked for.
+/// Minimum and maximum blocks of a journal of a given size.
 const JOURNAL_MIN: u32 = 1024;
 const JOURNAL_MAX: u32 = 10_240_000;
-/// Of so many blocks of the log one more is for fast commits.
+/// The fast-commit area gets one block for this many blocks of the log.
 const FAST_COMMIT_RATIO: u32 = 64;
-/// A last group with fewer blocks than this beside its metadata is left out.
+/// A last group with fewer blocks than this in addition to its metadata is left out.
 const WORTH_A_GROUP: u64 = 50;
-/// Bytes of a descriptor with the feature `64bit`.
+/// Descriptor size in bytes with the feature `64bit`.
 const WIDE_DESCRIPTOR: u16 = 64;
 const NARROW_DESCRIPTOR: u16 = 32;
-/// Clusters of a group, and blocks without clusters, have 16 bits in old descriptors.
+/// Old descriptors count the clusters (or blocks) of a group in 16 bits.
 const GROUP_BITS_MAX: u64 = (1 << 16) - 8;
 
-/// The sizes of a volume, and what it can.
+/// The sizes and features of a volume.
 pub(super) struct Sizes {
     pub(super) geometry: Geometry,
     pub(super) features: Features,
     pub(super) reserved_blocks: u64,
-    /// log2 of the groups whose metadata lies together; 0 if each group has its own.
+    /// log2 of the number of groups whose metadata lies together; 0 if each group has its own.
     pub(super) log_flex: u8,
     pub(super) journal: JournalSize,
 }
 
-/// Blocks of a journal, both 0 without one.
+/// Blocks of a journal; both are 0 without a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct JournalSize {
-    /// All of it.
+    /// Total blocks.
     pub(super) blocks: u32,
-    /// The part for fast commits, at its end.
+    /// Blocks for fast commits, at the end of the log.
     pub(super) fast_commit: u32,
 }
 
@@ -52,15 +52,15 @@ fn option_error<T>(text: impl Into<String>) -> Result<T> {
     Err(Error::Option(text.into()))
 }
 
-/// What is asked, in numbers.
+/// The requested sizes as numbers.
 struct Asked {
     block: u32,
     cluster: u32,
     inode_size: u16,
-    /// `None`: a volume with fewer bytes than an inode is to have; one for each 4 KiB then, as in mke2fs.
+    /// `None` if the volume is smaller than the bytes per inode; then one inode per 4 KiB, as in mke2fs.
     inodes: Option<u32>,
     blocks: u64,
-    /// The same with those that make no whole cluster: as in mke2fs, what is reserved is a part of these.
+    /// Blocks including those of a last partial cluster: as in mke2fs, the reserved percentage refers to these.
     all_blocks: u64,
     features: Features,
 }
@@ -102,7 +102,7 @@ impl Asked {
             )));
         }
         if blocks >> 32 != 0 {
-            // Its block map has 32-bit numbers.
+            // The resize inode's block map has 32-bit numbers.
             features.compat -= Compat::RESIZE_INODE;
         }
         let mut ratio = options.inode_ratio.unwrap_or(usual.ratio.max(block).max(cluster));
@@ -134,7 +134,7 @@ impl Asked {
     }
 }
 
-/// The features, which must fit together.
+/// The features, checked for consistency.
 fn features(options: &Options) -> Result<Features> {
     let mut features = options.feature_words();
     let usual = options.kind.features(options.defaults);
@@ -144,7 +144,7 @@ fn features(options: &Options) -> Result<Features> {
         if !usual.incompat.contains(Incompat::CSUM_SEED) {
             return option_error("feature metadata_csum_seed needs feature metadata_csum");
         }
-        // The default goes with what it belongs to.
+        // A default feature is dropped with the feature that it depends on.
         features.incompat -= Incompat::CSUM_SEED;
     }
     if features.compat.contains(Compat::ORPHAN_FILE) && !features.compat.contains(Compat::HAS_JOURNAL) {
@@ -247,7 +247,7 @@ fn log_flex(options: &Options, features: &Features) -> Result<u8> {
     }
 }
 
-/// Blocks of the journal. A volume too small for one, where none of a size was asked for, does without.
+/// Blocks of the journal. A volume too small for a journal gets none, unless a journal size was given.
 fn journal_size(options: &Options, features: &mut Features, geometry: &Geometry) -> Result<JournalSize> {
     if !features.compat.contains(Compat::HAS_JOURNAL) {
         return Ok(JournalSize::default());
@@ -282,7 +282,7 @@ fn journal_size(options: &Options, features: &mut Features, geometry: &Geometry)
     }
 }
 
-/// Blocks of the log of a volume of so many blocks, `None` if that is too small for one.
+/// Default log blocks for a volume of `blocks` blocks; `None` if that is too small for a journal.
 fn usual_journal(blocks: u64) -> Option<u32> {
     const KIB: u64 = 1024;
     let blocks = match blocks {
@@ -299,14 +299,14 @@ fn usual_journal(blocks: u64) -> Option<u32> {
     Some(blocks)
 }
 
-/// What fits.
+/// The sizes that fit.
 struct Fitted {
     geometry: Geometry,
     features: Features,
     reserved_blocks: u64,
 }
 
-/// The way to a geometry: groups, inodes and reserved blocks depend on each other.
+/// Finds a geometry by iteration: groups, inodes and reserved blocks depend on each other.
 struct Fitting<'a> {
     options: &'a Options,
     asked: &'a Asked,
@@ -314,14 +314,15 @@ struct Fitting<'a> {
     features: Features,
     first_block: u64,
     blocks: u64,
-    /// Blocks for the privileged. As in mke2fs, smaller groups that bring back a last group do not raise it again.
+    /// Blocks reserved for privileged users. As in mke2fs, it is not raised again if smaller groups bring back a last
+    /// group.
     reserved_blocks: u64,
     per_group: u64,
     cluster_blocks: u64,
     desc_size: u16,
 }
 
-/// One trial.
+/// The result of one iteration.
 struct Trial {
     groups: u64,
     descriptor_blocks: u64,
@@ -366,7 +367,7 @@ impl<'a> Fitting<'a> {
     fn fit(mut self) -> Result<Fitted> {
         loop {
             let Some(trial) = self.trial()? else {
-                // More inodes than a bitmap counts: smaller groups, more bitmaps.
+                // More inodes than an inode bitmap can hold: use smaller groups, hence more bitmaps.
                 self.per_group -= 8;
                 self.blocks = self.asked.blocks;
                 continue;
@@ -384,7 +385,7 @@ impl<'a> Fitting<'a> {
                     "{inodes} inodes do not fit a group (raise -i or lower -N)"
                 )));
             }
-            // As in mke2fs, all descriptors count here, also where `meta_bg` spreads them.
+            // As in mke2fs, all descriptors count here, even if `meta_bg` distributes them.
             let mut own = 2 + trial.table_blocks;
             if self.has_superblock(trial.groups - 1, &trial) {
                 own += 1 + trial.descriptor_blocks + trial.reserved;
@@ -403,7 +404,7 @@ impl<'a> Fitting<'a> {
         }
     }
 
-    /// Leaves out a last group of so many blocks.
+    /// Leaves out a last group of `rest` blocks.
     fn leave_out(&mut self, rest: u64) {
         self.blocks -= rest;
         let wanted = self.asked.reserved_blocks(self.options);
@@ -443,8 +444,8 @@ impl<'a> Fitting<'a> {
         Ok(Some(trial))
     }
 
-    /// Inodes of a group, at least as many as wanted where a block of the table can be filled: a multiple of 8, at most
-    /// 2^32 in all, and enough for the reserved inodes and `lost+found`. Then the blocks of its table.
+    /// Inodes per group and blocks of a group's inode table. At least `wanted` inodes, rounded up to fill the table's
+    /// blocks if possible: a multiple of 8, at most 2^32 in all, and enough for the reserved inodes and `lost+found`.
     fn inodes_per_group(&self, wanted: u64, groups: u64) -> (u64, u64) {
         let (block, size) = (u64::from(self.asked.block), u64::from(self.asked.inode_size));
         let mut wanted = wanted.min((1 << 16) - block / size);
@@ -461,7 +462,7 @@ impl<'a> Fitting<'a> {
         }
     }
 
-    /// The groups with backups, of `sparse_super2`.
+    /// The two backup groups of `sparse_super2`.
     fn backups(&self, groups: u64) -> [u32; 2] {
         if !self.asked.features.compat.contains(Compat::SPARSE_SUPER2) {
             return [0; 2];
@@ -488,7 +489,7 @@ impl<'a> Fitting<'a> {
                 .any(|&base| power(base).take_while(|&power| power <= group).any(|p| p == group))
     }
 
-    /// Blocks kept behind the descriptors, so that the volume can grow: to 1024 times its size.
+    /// Blocks reserved after the descriptors so that the volume can grow to 1024 times its size.
     fn reserved_descriptors(&self, trial: &Trial) -> Result<u64> {
         if !self.features.compat.contains(Compat::RESIZE_INODE) {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! The blocks taken so far, as runs: a new volume of any size has few of them.
+//! The blocks taken so far, as runs: a new volume has few runs, whatever its size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use uext4_ondisk::Group;
@@ -9,7 +9,7 @@ pub(super) struct Space {
     /// Taken runs: first block to the first block after the run. No two of them touch.
     runs: BTreeMap<u64, u64>,
     geometry: Geometry,
-    /// Blocks that are taken together: a cluster's, after [`Space::in_clusters`].
+    /// Allocation unit in blocks: one block, or a cluster after [`Space::in_clusters`].
     grain: u64,
     /// Groups in which more was taken than the geometry implies.
     touched: BTreeSet<u32>,
@@ -34,7 +34,7 @@ impl Space {
         (end > start).then_some(end)
     }
 
-    /// Takes blocks whose place the geometry implies.
+    /// Takes blocks whose location follows from the geometry.
     pub(super) fn take(&mut self, start: u64, count: u64) {
         if count == 0 {
             return;
@@ -49,8 +49,8 @@ impl Space {
         self.runs.insert(start, end);
     }
 
-    /// Takes whole clusters of blocks for something that was placed. The bitmaps of their groups no longer follow from
-    /// the geometry.
+    /// Takes whole clusters for a structure placed by search. The bitmaps of their groups no longer follow from the
+    /// geometry.
     pub(super) fn place(&mut self, start: u64, count: u64) {
         let (low, high) = (start / self.grain * self.grain, (start + count).next_multiple_of(self.grain));
         self.take(low, high - low);
@@ -61,7 +61,7 @@ impl Space {
         }
     }
 
-    /// From now on whole clusters are taken; partly taken ones become taken.
+    /// Takes whole clusters from now on; partly taken clusters become taken.
     pub(super) fn in_clusters(&mut self) {
         self.grain = u64::from(self.geometry.cluster_blocks());
         let grain = self.grain;
@@ -71,8 +71,8 @@ impl Space {
         }
     }
 
-    /// The first place for `count` blocks that begins at or after `start`, and before `finish`. Blocks before the first
-    /// group are unused.
+    /// The first free run of `count` blocks that starts at or after `start` and before `finish`. Blocks before the
+    /// first group are unused.
     pub(super) fn search(&self, start: u64, finish: u64, count: u64) -> Option<u64> {
         let mut at = start.max(self.first());
         loop {
@@ -98,7 +98,7 @@ impl Space {
         while let Some(end) = self.met(at, 1) {
             at = end;
         }
-        // A last cluster that the volume's end cuts is not used.
+        // A partial cluster at the end of the volume is not used.
         let end = self.end() / self.grain * self.grain;
         let next = self.runs.range(at..).next().map_or(end, |(&start, _)| start).min(end);
         (at < next).then(|| (at, most.min(next - at)))
@@ -109,7 +109,7 @@ impl Space {
         start >= self.first() && start + count <= self.end() && self.met(start, count).is_none()
     }
 
-    /// Taken blocks.
+    /// Number of taken blocks.
     pub(super) fn taken(&self) -> u64 {
         self.runs.iter().map(|(start, end)| end - start).sum()
     }

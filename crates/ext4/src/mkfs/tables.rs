@@ -1,4 +1,5 @@
-//! Places bitmaps and inode tables: with `flex_bg` those of sixteen groups together, else each in its own group.
+//! Places bitmaps and inode tables: with `flex_bg` those of several groups (16 by default) together, else each in its
+//! own group.
 
 use super::error::{Error, Result};
 use super::space::Space;
@@ -19,7 +20,7 @@ pub(super) enum Spread {
     /// Each group has its own. Bitmaps are shifted by this many blocks from group to group, to spread them over the
     /// disks of a stripe.
     Own { stride: u64 },
-    /// Together, for 2 to this power groups.
+    /// Together for each 2^n groups.
     Flex(u8),
     /// All at the start of the volume.
     Packed,
@@ -32,7 +33,7 @@ pub(super) fn place(geometry: &Geometry, spread: Spread, space: &mut Space) -> R
         space.take(first, u64::from(geometry.base_metadata_blocks(group)));
     }
     if geometry.first_data_block() == 0 {
-        // With blocks of 1 KiB the superblock is in block 1, and block 0 is unused.
+        // With 1 KiB blocks the superblock is in block 1 and block 0 is unused.
         space.take(0, geometry.superblock_position().0.get() + 1);
         let front = u64::from(geometry.base_metadata_blocks(Group(0)));
         space.take(geometry.superblock_position().0.get(), front);
@@ -140,7 +141,7 @@ impl Placer<'_> {
         let first = Group(group.get() / size * size);
         let last = Group((group.get() | (size - 1)).min(self.geometry.group_count() - 1));
         let groups = last.get() - first.get() + 1;
-        // A single group leaves room for the groups that join it when the volume grows.
+        // A single group leaves room for the tables of groups added when the volume grows.
         let apart = u64::from(if groups == 1 { size } else { groups });
         Flex { first, last, apart }
     }

@@ -1,4 +1,4 @@
-//! Puts a volume that was laid out onto the device: all of it, a flush, then the superblock that makes it one, a flush.
+//! Writes a laid-out volume to the device: everything but the primary superblock, a flush, the superblock, a flush.
 
 use super::error::{Error, Result};
 use super::files::LOST_FOUND;
@@ -11,28 +11,28 @@ use uext4_ondisk::Group;
 use uext4_ondisk::ext4::{Geometry, GroupDescriptor, GroupFlags, SUPERBLOCK_OFFSET, State, Superblock};
 use uext4_ondisk::{Ino, Pblk};
 
-/// Most bytes of one request.
+/// Maximum bytes of one request.
 const REQUEST: usize = 1 << 20;
-/// Most bytes held back before they are sent.
+/// Maximum bytes buffered before they are sent.
 const HELD_MAX: usize = 64 << 20;
-/// Most bytes that are discarded at once.
+/// Maximum bytes of one discard.
 const DISCARD: u64 = 2 << 30;
-/// Threads that send.
+/// Number of writer threads.
 const THREADS: usize = 8;
-/// Signatures of other file systems that would outlive the format lie in so many bytes at the start ...
+/// Bytes wiped at the start of the device, where signatures of other file systems could survive the format.
 const FRONT: u64 = 256 << 10;
-/// ... and at the end, as MD's do: the last whole piece of this size, and what follows it.
+/// Bytes wiped at the end, where MD keeps its superblock: the last whole unit of this size and everything after it.
 const BACK: u64 = 64 << 10;
 
 type Written<T> = std::result::Result<T, VolumeError>;
 
-/// Collects blocks that follow one another into large requests, and sends many at the same time.
+/// Merges consecutive blocks into large requests, and sends many in parallel.
 struct Writer<'d> {
     device: &'d dyn Device,
     block: usize,
-    /// What is not sent yet: first byte, bytes.
+    /// Buffered data: first byte, contents.
     pending: Vec<(u64, Vec<u8>)>,
-    /// Bytes in there.
+    /// Bytes in `pending`.
     held: usize,
     /// Bytes of metadata, sent or not.
     written: u64,
@@ -43,7 +43,7 @@ impl<'d> Writer<'d> {
         Writer { device, block, pending: Vec::new(), held: 0, written: 0 }
     }
 
-    /// One block, or several that follow one another.
+    /// Adds one block, or several consecutive ones.
     fn put(&mut self, block: u64, bytes: &[u8]) -> Written<()> {
         let pos = block * self.block as u64;
         for (piece, at) in bytes.chunks(self.block).zip((pos..).step_by(self.block)) {
@@ -59,7 +59,7 @@ impl<'d> Writer<'d> {
         if self.held >= HELD_MAX { self.send() } else { Ok(()) }
     }
 
-    /// Sends what is held, by several threads: most requests are small and far from each other. Waits for all.
+    /// Sends the buffered requests from several threads, since most are small and far apart. Waits for all.
     fn send(&mut self) -> Written<()> {
         let pending = std::mem::take(&mut self.pending);
         self.held = 0;
@@ -85,7 +85,7 @@ impl<'d> Writer<'d> {
         })
     }
 
-    /// Makes bytes read as zeros, where they are not known to.
+    /// Makes a range read as zeros; skips parts known to be zeros.
     fn zero(&mut self, pos: u64, length: u64) -> Written<()> {
         if length == 0 || self.device.reads_zeros(pos, length) {
             return Ok(());
@@ -100,7 +100,7 @@ impl<'d> Writer<'d> {
     }
 
     fn overwrite(&mut self, pos: u64, length: u64) -> Written<()> {
-        // Zeros around what is written: it comes later.
+        // Keep the order: data buffered so far is written before the zeros, later data after them.
         self.send()?;
         let mut buffer = BufferPool::new(REQUEST)?.take(REQUEST)?;
         buffer.fill(0);
@@ -121,18 +121,19 @@ impl<'d> Writer<'d> {
 /// How a volume is written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manner {
-    /// Leave inode tables that nobody uses yet to the kernel.
+    /// Leave zeroing of unused inode tables to the kernel.
     pub(super) lazy: bool,
-    /// Tell the device first that it is unused.
+    /// Discard the volume's range first.
     pub(super) discard: bool,
 }
 
-/// Writes the volume. An error leaves a device that no superblock says is one, as far as it can still be written.
+/// Writes the volume. After an error the device has no valid superblock, provided that it can still be written.
 pub(super) fn write(device: &dyn Device, layout: Layout, manner: Manner) -> Result<Superblock> {
     let block = layout.block_size();
     let writer = Writer::new(device, block);
     Course { writer, layout, manner }.run().map_err(|error| {
-        // The superblock may be there, and what it stands for may not be durable. The failure is told already.
+        // The superblock may be on the device while the rest is not durable: wipe it. The first failure is the one
+        // reported.
         let mut writer = Writer::new(device, block);
         let _hopeless = writer.wipe(SUPERBLOCK_OFFSET.max(block as u64)).and_then(|()| Ok(device.flush()?));
         Error::Failed(error)
@@ -149,11 +150,11 @@ impl Course<'_> {
     fn run(mut self) -> Written<Superblock> {
         let device = self.writer.device;
         self.clear_front()?;
-        // What was here is gone before anything of the new volume lies among it.
+        // The old contents are durably gone before any new structure is written among them.
         device.flush()?;
         if self.manner.discard {
             self.discard()?;
-            // What is read there now is not known.
+            // The contents after a discard are undefined.
             self.clear_front()?;
         }
         self.clear_rest()?;
@@ -171,12 +172,12 @@ impl Course<'_> {
         Ok(self.layout.superblock)
     }
 
-    /// The end of the blocks that a position in bytes may have.
+    /// The size of the volume in bytes.
     fn size(&self) -> u64 {
         self.layout.superblock.geometry.blocks_count() * self.writer.block as u64
     }
 
-    /// Discards the whole volume. A device that turns out not to take it is left as it is.
+    /// Discards the whole volume. A device that does not support discard is left as it is.
     fn discard(&mut self) -> Written<()> {
         let (device, end) = (self.writer.device, self.size());
         for pos in (0..end).step_by(DISCARD as usize) {
@@ -246,7 +247,7 @@ impl Course<'_> {
         Ok(descriptors)
     }
 
-    /// Indexes of the inodes in use.
+    /// Indexes of a group's inodes in use.
     fn used_in_group(&self, used: &BTreeSet<u32>, group: Group) -> Vec<u32> {
         let ipg = self.layout.superblock.geometry.inodes_per_group();
         let first = group.get() * ipg + 1;
@@ -277,8 +278,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Writes the records of the group, and zeros around them as far as must be. Returns whether all of the table is
-    /// zeros beside the records.
+    /// Writes the inode records of a group, and zeros around them as required. Returns whether the rest of the table is
+    /// zeros.
     fn inode_table(
         &mut self,
         group: Group,
@@ -310,7 +311,7 @@ impl Course<'_> {
         Ok(zeroed)
     }
 
-    /// Reserved inodes without a record of their own.
+    /// Writes the records of reserved inodes that have none.
     fn blank_records(&self, bytes: &mut [u8], first: u32, last_used: u32) -> Written<()> {
         let geometry = self.layout.superblock.geometry;
         let size = usize::from(geometry.inode_size());
@@ -326,7 +327,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// All descriptors, in whole blocks.
+    /// The descriptor table, in whole blocks.
     fn descriptor_table(&self, descriptors: &[GroupDescriptor]) -> Written<Vec<u8>> {
         let geometry = self.layout.superblock.geometry;
         let mut table = vec![0; geometry.descriptor_blocks() as usize * self.writer.block];
@@ -340,7 +341,7 @@ impl Course<'_> {
         Ok(table)
     }
 
-    /// The descriptors, and the copies of superblock and descriptors.
+    /// Writes the descriptors, and the backups of superblock and descriptors.
     fn backups(&mut self, table: &[u8]) -> Written<()> {
         let geometry = self.layout.superblock.geometry;
         let size = self.writer.block;
@@ -371,7 +372,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// A backup says that it is one, and that nobody knows how the volume was left.
+    /// A backup superblock records its group and does not claim that the volume is clean.
     fn superblock_copy(&self, group: Group) -> Written<Vec<u8>> {
         let mut copy = self.layout.superblock.clone();
         copy.block_group = group.get() as u16;
@@ -391,7 +392,7 @@ impl Course<'_> {
     }
 }
 
-/// Directories among the inodes of a group.
+/// Number of directories in a group.
 fn directories(geometry: &Geometry, group: Group) -> u32 {
     let here = |ino| geometry.group_of_inode(ino).is_some_and(|(at, _)| at == group);
     [Ino::ROOT, LOST_FOUND].into_iter().filter(|&ino| here(ino)).count() as u32
