@@ -1,11 +1,12 @@
-//! Checkpoint: committed blocks go home, so that their log space is free.
+//! Checkpoint: writes committed blocks home to free their log space.
 //!
-//! A committed transaction keeps the list of its blocks. Which of them are still due for it each buffer knows: the
-//! transaction that committed the block last, as long as that image is not home. So a block that a younger transaction
-//! committed again is off the older list without a search, and one that it merely changed is not.
+//! A committed transaction keeps the list of its blocks. Each buffer records the transaction that committed the block
+//! last, until that image is written home; only blocks that name this transaction are still due for it. So a block that
+//! a later transaction committed again leaves the older list without a search, while a block that a later transaction
+//! has only changed stays on it.
 //!
-//! The order: home writes (in block order, neighbours together), flush, the superblock with the new tail, durable. Only
-//! then are the log blocks before the tail used again.
+//! The order: home writes (in block order, neighbours together), a flush, then a durable write of the superblock with
+//! the new tail. Only then are the log blocks before the tail reused.
 
 use crate::journal::{Journal, Place, State};
 use crate::space::Tail;
@@ -13,7 +14,8 @@ use crate::{Result, Tid};
 use parking_lot::MutexGuard;
 
 impl Journal {
-    /// Frees log space until `goal` blocks are free or no committed transaction is left. False if there was none.
+    /// Frees log space until `goal` blocks are free or no committed transaction is left. Returns false if there was
+    /// none.
     pub(crate) fn retire(&self, checkpointing: &MutexGuard<'_, ()>, goal: u32) -> Result<bool> {
         self.check_alive()?;
         let _unfinished = self.abort_if_panicking();
@@ -30,7 +32,7 @@ impl Journal {
                 if free + freed >= goal {
                     break;
                 }
-                // Its place stays in the list, so the tail cannot pass it before all is done.
+                // Its place stays in the list, so that the tail cannot pass it before all home writes are done.
                 pins.append(&mut logged.pins);
                 (transactions, newest) = (transactions + 1, logged.place.tid);
                 freed += logged.place.blocks;
@@ -43,7 +45,7 @@ impl Journal {
         pins.dedup_by_key(|pin| pin.block());
         let written = self.cache.write_committed(&pins, newest)?;
         drop(pins);
-        // Also for what others wrote home.
+        // This also covers blocks that other threads wrote home.
         self.flush_device()?;
         self.check_alive()?;
         let tail = tail_behind(&self.state.read(), transactions);
@@ -59,7 +61,8 @@ impl Journal {
         Ok(true)
     }
 
-    /// Writes home everything that is committed, and moves the tail behind it. What commits meanwhile may stay.
+    /// Writes everything committed home and moves the tail past it. Transactions that commit during the call may stay
+    /// in the log.
     ///
     /// # Errors
     /// [`crate::Error::Aborted`].
@@ -69,8 +72,8 @@ impl Journal {
     }
 
     /// Commits and writes home everything, then makes an empty log durable: the volume needs no recovery afterwards.
-    /// Waits until no handle is active; none starts meanwhile. The caller holds no handle. For closing, and for
-    /// whoever reads the volume past this journal; it can be used again afterwards.
+    /// Waits until no handle is active; none starts until it returns. The caller holds no handle. For closing, and
+    /// before the volume is read without this journal; the journal can be used again afterwards.
     ///
     /// # Errors
     /// [`crate::Error::Aborted`].
@@ -96,7 +99,7 @@ impl Journal {
     }
 }
 
-/// What the log begins with once its oldest transactions are off it.
+/// The tail of the log once its oldest `transactions` are removed.
 fn tail_behind(state: &State, transactions: usize) -> Tail {
     let oldest = state.logged.get(transactions).map(|logged| logged.place);
     let of_place = |place: Place| Tail { log_block: place.start, sequence: place.tid };

@@ -1,13 +1,13 @@
-//! Committing: one transaction goes into the log, while the next one runs.
+//! Committing: writes one transaction to the log while the next one runs.
 //!
-//! | step | who may do what meanwhile |
+//! | step | meanwhile |
 //! |---|---|
 //! | the running transaction is locked; its handles stop | no handle starts |
-//! | its buffers are frozen, its log blocks taken | |
+//! | its buffers are frozen, its log blocks are taken | |
 //! | ordered data, revoke blocks, descriptors and copies are written | the next transaction runs |
 //! | one flush, then the commit block, durable | |
 //! | home writes are due, freed blocks forgotten, the number of the last commit advances | |
-//! | the file system hears of it, those who wait return | |
+//! | the file system is told, waiters return | |
 
 use crate::io::flush;
 use crate::journal::{Journal, Logged, Place};
@@ -19,17 +19,17 @@ use crate::{AbortCause, Error, Result, Tid};
 use std::sync::Arc;
 use uext4_buffer::BufferPin;
 
-/// What a sync did.
+/// The result of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SyncOutcome {
-    /// Every change of the transaction is durable as far as the log is concerned: it changed no metadata, or
-    /// it was committed before. Data writes still need the device flush that the caller owes them.
+    /// Nothing had to be committed: the transaction changed no metadata, or it was committed before. The caller must
+    /// still flush the device for its data writes.
     NothingToCommit,
-    /// The transaction was committed, by this call or while it waited.
+    /// The transaction was committed by this call, or by another thread during it.
     Committed {
-        /// A device flush that started after this call began is complete: data writes that were complete before the
-        /// call are durable too.
+        /// Whether a device flush that started after this call began is complete: then data writes that completed
+        /// before the call are durable too.
         flushed: bool,
     },
 }
@@ -53,7 +53,7 @@ impl Journal {
         let flushes = self.counters.flushes.get();
         let done = || !self.commit_needed(tid) || self.aborted().is_some();
         while let Some(turn) = self.turn.take_unless(done) {
-            // Aborted before the turn is given back: nobody may follow.
+            // On a panic, abort before the turn is released: no other commit may follow.
             let _unfinished = self.abort_if_panicking();
             let committed = self.commit_running().map_err(|error| self.fail("commit", error));
             drop(turn);
@@ -63,8 +63,8 @@ impl Journal {
         Ok(SyncOutcome::Committed { flushed: self.counters.flushed.get() > flushes })
     }
 
-    /// Commits what has been changed so far, in the running transaction and the one that is committing. When it returns
-    /// the file system has heard of all commits.
+    /// Commits what has been changed so far, in the running transaction and the one that is committing. When it
+    /// returns, the file system has been told of all commits.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -77,7 +77,7 @@ impl Journal {
         };
         let Some(newest) = newest else { return Ok(SyncOutcome::NothingToCommit) };
         let outcome = self.datasync(newest)?;
-        // It counts as committed a little before everything that follows a commit is done.
+        // It counts as committed slightly before the work that follows a commit is done.
         let over = || self.state.read().committing.is_none() || self.aborted().is_some();
         drop(self.turn.take_unless(over));
         self.check_alive()?;
@@ -96,7 +96,7 @@ impl Journal {
         self.finish(place, frozen)
     }
 
-    /// From here on no handle starts, until the switch.
+    /// Locks the running transaction: no handle starts until the switch.
     fn lock_running(&self) -> Option<Arc<Transaction>> {
         let mut state = self.state.write();
         let running = state.running.as_mut().filter(|running| running.transaction.has_work())?;
@@ -104,12 +104,12 @@ impl Journal {
         Some(Arc::clone(&running.transaction))
     }
 
-    /// The transaction takes its log blocks, and the next one may begin.
+    /// Takes the transaction's log blocks; then the next one may begin.
     fn switch(&self, transaction: &Transaction, frozen: &Frozen) -> Result<Place> {
         let needed = self.limits.needed(frozen.copies.len(), frozen.revoked.len());
         let mut state = self.state.write();
         let free = state.space.free;
-        // The credits see to it.
+        // The credits guarantee it.
         state.space.free = free.checked_sub(needed).ok_or(Error::LogSpace { free, needed })?;
         let place = Place { tid: transaction.tid, start: state.head, blocks: needed };
         state.head = self.ring.after(state.head, needed);
@@ -153,7 +153,7 @@ impl Journal {
         writer.commit(&target, ending)
     }
 
-    /// The superblock says that the log is in use, durable with the flush before the commit block.
+    /// Marks the log as in use in its superblock, durable with the flush before the commit block.
     fn begin_log(&self, place: Place) -> Result<()> {
         if self.state.read().begun {
             return Ok(());
@@ -170,8 +170,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Fast commits of an earlier use of the log do not count; but e2fsck 1.47.0 takes the first of them for an error
-    /// if its number is not the expected one.
+    /// Erases left-over fast commits of an earlier use of the log. They do not count, but e2fsck 1.47.0 reports an
+    /// error if the number of the first one is not the expected one.
     fn erase_fast_commits(&self) -> Result<()> {
         if self.superblock.fast_commit_blocks() < 2 {
             return Ok(());
@@ -193,12 +193,12 @@ impl Journal {
         }
     }
 
-    /// Flushes the device, counted so that others can tell whether it covers their data.
+    /// Flushes the device, counted so that other threads can tell whether it covers their data.
     pub(crate) fn flush_device(&self) -> Result<()> {
         self.flush_by(|| flush(&**self.cache.device()))
     }
 
-    /// The same, where the flush is the end of something.
+    /// The same for an operation that ends with a flush.
     fn flush_by<T>(&self, flush: impl FnOnce() -> Result<T>) -> Result<T> {
         let number = self.counters.flushes.add(1);
         let flushed = flush()?;
@@ -206,12 +206,12 @@ impl Journal {
         Ok(flushed)
     }
 
-    /// The commit block is durable.
+    /// Finishes a commit whose commit block is durable.
     fn finish(&self, place: Place, frozen: Frozen) -> Result<()> {
         let Frozen { copies, revoked, freed, .. } = frozen;
         let mut pins = Vec::with_capacity(copies.len());
         for (pin, image) in copies {
-            // Let go of, so that the next change of the block need not copy it.
+            // Release the image, so that the next change of the block need not copy it.
             drop(image);
             self.cache.committed(&pin, place.tid)?;
             pins.push(pin);

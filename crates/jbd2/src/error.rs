@@ -8,7 +8,7 @@ use uext4_ondisk::CorruptKind;
 /// Result of a journal call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A journal error. Cheap to clone, so that one failure can be reported to everybody it concerns.
+/// A journal error. Cheap to clone, so that one failure can be reported to every caller it affects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -28,7 +28,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The log uses something this version does not know.
+    /// The log uses a feature that this version does not know.
     #[error("the journal uses an unsupported feature: {feature}")]
     Unsupported {
         /// Name of the feature, or its bit.
@@ -44,19 +44,19 @@ pub enum Error {
         /// First transaction in the log.
         sequence: Tid,
     },
-    /// The log is damaged in a transaction that had been committed. What came before it can be read; nothing may
-    /// be written, because what it held is lost.
+    /// The log is damaged in a committed transaction. The state before that transaction can be read, but nothing may be
+    /// written, because the transaction's changes are lost.
     #[error("the journal is damaged: {0} (open it read-only, or run e2fsck)")]
     Damaged(Damage),
-    /// What the fast commits changed does not fit the log, so that it cannot be written home safely.
+    /// The blocks that the fast commits changed do not fit in the log, so they cannot be written home safely.
     #[error("the fast commits changed {blocks} blocks, the log has room for {room}")]
     FastCommitRoom {
         /// Log blocks needed.
         blocks: u64,
-        /// Log blocks that there are.
+        /// Log blocks available.
         room: u32,
     },
-    /// The log map has no block there.
+    /// The log map has no volume block for a log block.
     #[error("log block {log_block} has no place on the volume")]
     HoleInLog {
         /// The log block.
@@ -70,12 +70,12 @@ pub enum Error {
         /// Why.
         reason: &'static str,
     },
-    /// No transaction can ever hold that many blocks.
+    /// No transaction can hold that many blocks.
     #[error("{wanted} credits were asked for, a handle can have at most {maximum}")]
     TooManyCredits {
         /// Credits asked for.
         wanted: u32,
-        /// Most credits of one handle.
+        /// Maximum credits of one handle.
         maximum: u32,
     },
     /// The handle has no credit left for another block.
@@ -105,19 +105,19 @@ pub enum Error {
     /// The log is too small for its own largest transaction.
     #[error("the log has {free} blocks for new transactions, {needed} are needed")]
     LogSpace {
-        /// Free log blocks, the safety margin taken off.
+        /// Free log blocks, minus the safety margin.
         free: u32,
         /// Blocks needed.
         needed: u32,
     },
-    /// Too much of the log is reserved already. Start or drop another reservation first.
-    #[error("{wanted} log blocks were to be reserved, {reserved} of at most {maximum} are")]
+    /// Too much of the log is reserved. Start or drop another reservation first.
+    #[error("cannot reserve {wanted} log blocks: {reserved} of at most {maximum} are reserved")]
     ReservesFull {
         /// Log blocks asked for.
         wanted: u32,
         /// Log blocks reserved.
         reserved: u32,
-        /// Most that can be reserved at once.
+        /// Maximum that can be reserved at once.
         maximum: u32,
     },
     /// No such transaction was ever started.
@@ -126,7 +126,7 @@ pub enum Error {
         /// The number asked for.
         tid: Tid,
     },
-    /// The journal was aborted earlier; this stays until the volume is opened again.
+    /// The journal was aborted earlier and stays aborted until the volume is opened again.
     #[error("the journal was aborted: {0}")]
     Aborted(AbortCause),
 }
@@ -173,10 +173,10 @@ impl fmt::Display for ExtendRefusal {
     }
 }
 
-/// Why a journal was aborted. The first cause stays.
+/// Why a journal was aborted. The first cause is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbortCause {
-    /// What failed, one phrase.
+    /// What failed, as one phrase.
     pub what: Cow<'static, str>,
     /// Error number of the failure. (Callers of an aborted journal always get `EIO`.)
     pub errno: i32,

@@ -1,4 +1,4 @@
-//! One operation's ticket into the running transaction.
+//! One operation's membership in the running transaction.
 
 use crate::transaction::Transaction;
 use crate::{AbortCause, Error, FreedRun, Journal, Reservation, Result, Tid};
@@ -10,9 +10,9 @@ use uext4_buffer::{BufferPin, Owner};
 /// A handle: the right to change up to [`Handle::credits`] more blocks in one transaction. Made by
 /// [`Journal::start`], ended by [`Handle::stop`].
 ///
-/// What a handle changes must be whole when it stops. One that is dropped after its first change, by an error on its
-/// way up or by a panic, has left half of something in the transaction: the journal is aborted, and nothing of the
-/// transaction is committed. Before the first change it may be dropped.
+/// The changes of a handle must be complete when it stops. A handle dropped after its first change, by an error return
+/// or a panic, leaves a partial change in the transaction: the journal is aborted, and the transaction is not
+/// committed. Before the first change it may be dropped.
 ///
 /// The transaction cannot commit while a handle is active, so hold one only for the change itself: never
 /// across a wait for a gate, a drain, a sync or another handle.
@@ -22,15 +22,15 @@ pub struct Handle<'j> {
     journal: &'j Journal,
     transaction: Arc<Transaction>,
     credits: u32,
-    /// Something was changed. (Atomic only so that a handle can be shared; there is one writer.)
+    /// Whether something was changed. (Atomic only so that a handle can be shared; there is one writer.)
     changed: AtomicBool,
 }
 
 impl Journal {
     /// Starts a handle that may change `credits` blocks, in the running transaction or a new one.
     ///
-    /// Waits while the journal is quiesced, while the transaction is full, and while the log is: it commits and writes
-    /// home itself what nobody else is at. The caller holds no handle and no lock that comes after handles.
+    /// Waits while the journal is quiesced, and while the transaction or the log is full: it commits and checkpoints
+    /// itself unless another thread is doing so. The caller holds no handle and no lock that comes after handles.
     ///
     /// # Errors
     /// [`Error::Aborted`]; [`Error::TooManyCredits`] if no transaction can hold that many.
@@ -38,8 +38,8 @@ impl Journal {
         Ok(Handle::new(self, self.begin(credits)?, credits))
     }
 
-    /// Starts the handle that log blocks were reserved for. Waits while the journal is quiesced and while active
-    /// handles of a transaction that is about to commit finish, but never for room in the log.
+    /// Starts a handle whose log blocks were reserved. Waits while the journal is quiesced and while active handles of
+    /// a transaction that is about to commit finish, but never for room in the log.
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -54,7 +54,7 @@ impl<'j> Handle<'j> {
         Handle { journal, transaction, credits, changed: AtomicBool::new(false) }
     }
 
-    /// The transaction. Give it to [`Journal::datasync`] to make the change durable.
+    /// The transaction. Pass it to [`Journal::datasync`] to make the change durable.
     #[must_use]
     pub fn tid(&self) -> Tid {
         self.transaction.tid
@@ -89,11 +89,11 @@ impl<'j> Handle<'j> {
     }
 
     /// Stops this handle and starts another one, with `credits`: in the same transaction, or in a later one if that is
-    /// about to commit or full. What was changed so far must be whole, since the two may not become durable together.
-    /// Waits as [`Journal::start`] does; the caller holds no lock that comes after handles.
+    /// full or about to commit. The changes so far must be complete, since the two handles may not become durable
+    /// together. Waits as [`Journal::start`] does; the caller holds no lock that comes after handles.
     ///
     /// # Errors
-    /// As [`Journal::start`]; the handle has stopped then.
+    /// As [`Journal::start`]; the handle has stopped in that case too.
     pub fn restart(self, credits: u32) -> Result<Handle<'j>> {
         let journal = self.journal;
         self.stop()?;
@@ -110,8 +110,8 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
-    /// These blocks are free, and may be allocated once the transaction is committed
-    /// ([`crate::CommitHooks::committed`]). Blocks of metadata are also [revoked](Handle::revoke).
+    /// Records freed blocks, which may be allocated once the transaction is committed
+    /// ([`crate::CommitHooks::committed`]). Metadata blocks must also be [revoked](Handle::revoke).
     ///
     /// # Errors
     /// [`Error::Aborted`].
@@ -138,8 +138,8 @@ impl<'j> Handle<'j> {
     /// or the handle.
     ///
     /// # Errors
-    /// [`Error::NoWriteAccess`], [`Error::OutOfCredits`], [`Error::Aborted`], or [`Error::Buffer`] if the
-    /// block cannot be read. `f` was not run then and nothing is charged.
+    /// [`Error::NoWriteAccess`], [`Error::OutOfCredits`], [`Error::Aborted`], or [`Error::Buffer`] if the block cannot
+    /// be read. In each case `f` was not run and no credit is charged.
     pub fn dirty<R>(&mut self, pin: &BufferPin, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         self.admit(pin)?;
         let owner = Owner::Transaction(self.tid());
@@ -165,16 +165,16 @@ impl<'j> Handle<'j> {
         })
     }
 
-    /// Says that a block is no metadata any more, which ends its write access. No copy that the log has of it may come
-    /// back: the transaction keeps the block on its list of revokes until it gets write access again. A revoke block
-    /// of the log holds many records; who begins one pays a credit.
+    /// Revokes a block that is no longer metadata, which ends its write access. Older copies of it in the log must not
+    /// be replayed: the transaction keeps the block on its revoke list until it gets write access again. A revoke block
+    /// of the log holds many records; the handle that starts one pays a credit.
     ///
-    /// The commit writes the list and then forgets the buffers; until then the cache keeps them, and the block must
-    /// carry nothing else.
+    /// The commit writes the list and then forgets the buffers; until then the cache keeps them, and the block must not
+    /// be reused.
     ///
     /// # Errors
-    /// [`Error::OutOfCredits`], [`Error::Aborted`], or [`Error::Buffer`] for a block outside the volume. Nothing was
-    /// noted then.
+    /// [`Error::OutOfCredits`], [`Error::Aborted`], or [`Error::Buffer`] for a block outside the volume. In each case
+    /// nothing was recorded.
     pub fn revoke(&mut self, block: u64) -> Result<()> {
         self.journal.check_alive()?;
         let blocks = self.journal.cache().blocks();
@@ -191,7 +191,7 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
-    /// Ends the handle and gives its unused credits back.
+    /// Ends the handle and returns its unused credits.
     ///
     /// # Errors
     /// [`Error::Aborted`] if the journal was aborted while the handle was active: its changes will not become
@@ -201,7 +201,7 @@ impl<'j> Handle<'j> {
         self.journal.check_alive()
     }
 
-    /// Checks that the block may be changed and that its credit is there, should it be the first change.
+    /// Checks that the block may be changed and, for its first change, that a credit is left.
     fn admit(&self, pin: &BufferPin) -> Result<()> {
         self.journal.check_alive()?;
         let block = pin.block();
@@ -211,11 +211,10 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
-    /// Wraps a change so that the transaction learns of it exactly if it is made; also says how many credits
-    /// it cost.
+    /// Wraps a change so that the transaction records it if and only if it is made; also returns the credits it cost.
     fn charged<R>(&self, block: u64, f: impl FnOnce(&mut [u8]) -> R) -> impl FnOnce(&mut [u8]) -> (u32, R) {
         move |bytes| {
-            // Before the change: it may panic half-way.
+            // Before the change, which may panic in the middle.
             self.changed.store(true, Ordering::Relaxed);
             let first = self.transaction.mark_modified(block);
             (u32::from(first), f(bytes))
@@ -227,8 +226,8 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         if self.changed.load(Ordering::Relaxed) {
             let panicked = std::thread::panicking();
-            let what = if panicked { "a panic in a handle" } else { "a handle was given up half-way" };
-            // Before it stops counting as active: whoever waits to commit must not go on.
+            let what = if panicked { "a panic in a handle" } else { "a handle dropped without a stop" };
+            // Abort before the handle stops counting as active, so that a waiting commit does not proceed.
             self.journal.abort(AbortCause { what: what.into(), errno: libc::EIO });
         }
         self.journal.stop(&self.transaction, self.credits);

@@ -1,4 +1,4 @@
-//! What a commit asks of the file system.
+//! What a commit calls in the file system.
 
 use crate::{AbortCause, Tid};
 
@@ -7,15 +7,15 @@ use crate::{AbortCause, Tid};
 pub struct FreedRun {
     /// First block.
     pub first: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
 /// Calls that a commit makes, on the thread that commits. They may do I/O, but must neither start a handle nor wait
 /// for a commit, for room in the log or for a gate. An error aborts the journal.
 pub trait CommitHooks: Send + Sync {
-    /// The log is about to be used for the first time since it was empty. Afterwards it must be durable that the
-    /// volume needs recovery, or the next mount throws the log away.
+    /// The log is about to be used for the first time since it was empty. When this returns, the volume must be durably
+    /// marked as needing recovery, or the next mount discards the log.
     ///
     /// # Errors
     /// Abort the journal.
@@ -23,8 +23,8 @@ pub trait CommitHooks: Send + Sync {
         Ok(())
     }
 
-    /// Sends the data that must be complete before this transaction is: what writes of these inodes have not sent yet.
-    /// The log's own blocks are written while the data is under way.
+    /// Submits the data of these inodes that must be complete before this transaction commits and is not submitted yet.
+    /// The log blocks are written while it is in flight.
     ///
     /// # Errors
     /// Abort the journal.
@@ -40,10 +40,10 @@ pub trait CommitHooks: Send + Sync {
         Ok(())
     }
 
-    /// The transaction is durable, and [`crate::Journal::last_committed`] says so. From now on what it freed may be
-    /// allocated and carry anything. Called once for every commit, in order, before those who wait for it return.
+    /// The transaction is durable, and [`crate::Journal::last_committed`] includes it. The blocks that it freed may now
+    /// be allocated and reused. Called once for every commit, in order, before its waiters return.
     fn committed(&self, _tid: Tid, _freed: &[FreedRun]) {}
 
-    /// The journal was aborted, for this first cause. Called once, on whatever thread found it out.
+    /// The journal was aborted for this first cause. Called once, on the thread that detected it.
     fn aborted(&self, _cause: &AbortCause) {}
 }

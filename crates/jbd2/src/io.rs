@@ -1,10 +1,10 @@
-//! Transfers between memory and the blocks of the volume, and what makes one write durable.
+//! Transfers between memory and blocks of the volume, and durable writes.
 
 use crate::Result;
 use uext4_blockdev::{Buffer, BufferPool, Device, WriteDurability};
 use uext4_ondisk::jbd2::MAGIC;
 
-/// What the first four bytes of an escaped block are at home.
+/// The original first four bytes of an escaped block.
 pub(crate) fn escaped_head() -> [u8; 4] {
     // Journal structures are big-endian: most significant byte first.
     [24, 16, 8, 0].map(|shift| (MAGIC >> shift) as u8)
@@ -16,7 +16,7 @@ pub(crate) fn transfer_buffer(bytes: usize) -> Result<Buffer> {
     Ok(BufferPool::new(bytes).and_then(|pool| pool.take(bytes)).map_err(failed)?)
 }
 
-/// Runs a transfer at the place of `block`.
+/// Runs a transfer at the device position of `block`.
 pub(crate) fn transfer(
     block: u64,
     run: impl FnOnce(u64) -> uext4_blockdev::Result<()>,
@@ -32,7 +32,7 @@ pub(crate) fn write_blocks(device: &dyn Device, block: u64, bytes: &[u8], block_
     transfer(block, |pos| device.write_at(bytes, pos, WriteDurability::Cached), block_size)
 }
 
-/// Writes neighbouring blocks from `block` on, then makes everything durable that was written before, and them.
+/// Writes neighbouring blocks from `block` on, then makes them and all earlier writes durable.
 pub(crate) fn write_and_flush(
     device: &dyn Device,
     block: u64,
@@ -47,7 +47,7 @@ pub(crate) fn write_durable(device: &dyn Device, block: u64, bytes: &[u8]) -> Re
     transfer(block, |pos| device.write_durable(bytes, pos), bytes.len())
 }
 
-/// Makes everything durable that was written before.
+/// Makes all earlier writes durable.
 pub(crate) fn flush(device: &dyn Device) -> Result<()> {
     Ok(device.flush().map_err(uext4_buffer::Error::Flush)?)
 }

@@ -1,4 +1,4 @@
-//! The journal: what is running, committing and still in the log; opening, quiescing, aborting, asking.
+//! The journal: the running, committing and logged transactions; opening, quiescing, aborting, queries.
 
 use crate::hooks::CommitHooks;
 use crate::log_writer::LogWriter;
@@ -24,13 +24,13 @@ pub struct Journal {
     pub(crate) cache: BufferCache,
     pub(crate) log: Arc<dyn LogMap>,
     info: JournalInfo,
-    /// The superblock of the log that is written.
+    /// The superblock of the log as this journal writes it.
     pub(crate) superblock: JournalSuperblock,
     pub(crate) format: LogFormat,
     pub(crate) limits: Limits,
     pub(crate) ring: Ring,
     pub(crate) state: RwLock<State>,
-    /// Number of the last committed transaction. Shared with whoever asks whether a change is durable.
+    /// Number of the last committed transaction. Shared with code that checks whether a change is durable.
     pub(crate) committed: Arc<AtomicU64>,
     aborted: OnceLock<AbortCause>,
     /// Wait for credits, for an unlocked transaction, for the end of a quiesce.
@@ -39,7 +39,7 @@ pub struct Journal {
     pub(crate) quiescers: WaitQueue,
     /// The right to commit.
     pub(crate) turn: CommitTurn,
-    /// Used by whoever has the turn.
+    /// Used by the thread that has the turn.
     pub(crate) writer: Mutex<LogWriter>,
     /// The right to free log space.
     pub(crate) checkpointing: Mutex<()>,
@@ -49,7 +49,7 @@ pub struct Journal {
     pub(crate) counters: Counters,
 }
 
-/// What is running. Shared: start and extend handles. Exclusive: change any of it.
+/// The transactions. Locked shared to start and extend handles, exclusively to change anything else.
 #[derive(Debug)]
 pub(crate) struct State {
     pub running: Option<Running>,
@@ -61,18 +61,18 @@ pub(crate) struct State {
     pub next: Tid,
     /// Holders of [`UpdatesLocked`].
     pub quiesced: u32,
-    /// Log block that the next transaction to commit begins at.
+    /// Log block where the next transaction to commit begins.
     pub head: u32,
     pub tail: Tail,
     pub space: LogSpace,
-    /// The superblock says that the log is in use.
+    /// Whether the superblock marks the log as in use.
     pub begun: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Running {
     pub transaction: Arc<Transaction>,
-    /// It is about to commit: active handles finish, none starts or extends.
+    /// Whether it is about to commit: active handles finish, none starts or extends.
     pub locked: bool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Place {
     pub blocks: u32,
 }
 
-/// A committed transaction some of whose blocks may not be home yet: those that are due for it.
+/// A committed transaction, some of whose blocks may not be written home yet.
 #[derive(Debug)]
 pub(crate) struct Logged {
     pub place: Place,
@@ -92,7 +92,7 @@ pub(crate) struct Logged {
     pub pins: Vec<BufferPin>,
 }
 
-/// Log blocks that are reserved for handles that must not wait. Taken with the state shared.
+/// Log blocks reserved for handles that must not wait. Changed with the state locked shared.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved(std::sync::atomic::AtomicU32);
 
@@ -101,7 +101,7 @@ impl Reserved {
         self.0.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    /// Takes `blocks` if they and what is reserved already are `most` at most; what is reserved otherwise.
+    /// Reserves `blocks` if the total then is at most `most`; otherwise returns the blocks already reserved.
     pub(crate) fn take(&self, blocks: u32, most: u32) -> std::result::Result<(), u32> {
         let within = |reserved: u32| reserved.checked_add(blocks).filter(|sum| *sum <= most);
         let order = std::sync::atomic::Ordering::SeqCst;
@@ -113,11 +113,11 @@ impl Reserved {
     }
 }
 
-/// Events, and flushes as they start and end.
+/// Event counters, and flushes started and completed.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub transactions_created: Count,
-    /// Of transactions that run no more.
+    /// Handles of earlier transactions.
     pub handles_started: Count,
     pub handles_joined: Count,
     pub start_waits: Count,
@@ -126,7 +126,7 @@ pub(crate) struct Counters {
     pub blocks_logged: Count,
     pub checkpoints: Count,
     pub home_writes: Count,
-    /// Flushes that were started, and the latest of them that is complete.
+    /// Flushes started, and the latest one that has completed.
     pub flushes: Count,
     pub flushed: Count,
 }
@@ -149,7 +149,7 @@ impl Count {
     }
 }
 
-/// What the journal did and holds. Read without stopping anything, so approximate while others work.
+/// Counters and state of the journal. Read without stopping other threads, so approximate while they work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct JournalStats {
@@ -159,7 +159,7 @@ pub struct JournalStats {
     pub handles_joined: u64,
     /// Handles active now.
     pub handles_active: u32,
-    /// Transactions begun.
+    /// Transactions started.
     pub transactions_created: u64,
     /// Times a start had to sleep, to commit or to free log space.
     pub start_waits: u64,
@@ -175,7 +175,7 @@ pub struct JournalStats {
     pub home_writes: u64,
     /// Device flushes that commits and checkpoints asked for.
     pub flushes: u64,
-    /// Log blocks that more transactions may be written to before one is written home.
+    /// Free log blocks, usable before a checkpoint is needed.
     pub free_blocks: u32,
     /// Log blocks reserved for handles that must not wait.
     pub reserved_blocks: u32,
@@ -186,7 +186,7 @@ pub struct JournalStats {
 }
 
 impl Journal {
-    /// [`Journal::open_with`] what the log has.
+    /// [`Journal::open_with`] default options, which keep the log's format.
     ///
     /// # Errors
     /// As there.
@@ -194,15 +194,15 @@ impl Journal {
         Journal::open_with(cache, log, committed, &JournalOptions::default())
     }
 
-    /// Opens the journal whose blocks `log` tells, on the device of `cache`, for changing metadata. Reads the
+    /// Opens the journal in the blocks given by `log`, on the device of `cache`, for changing metadata. Reads the
     /// superblock; nothing is written before the first commit. `committed` holds the number of the last committed
     /// transaction from now on ([`Journal::last_committed`]).
     ///
-    /// Whoever opens a volume for writing [settles](uext4_blockdev::Device::settle) its device before.
+    /// The caller that opens a volume for writing [settles](uext4_blockdev::Device::settle) its device first.
     ///
     /// # Errors
-    /// [`Error::NeedsRecovery`] if the log is not empty; what [`JournalInfo::read`] refuses;
-    /// [`Error::LogSpace`] if the log is too small for its own largest transaction.
+    /// [`Error::NeedsRecovery`] if the log is not empty; the errors of [`JournalInfo::read`]; [`Error::LogSpace`] if
+    /// the log is too small for its own largest transaction.
     pub fn open_with(
         cache: BufferCache,
         log: Arc<dyn LogMap>,
@@ -214,7 +214,7 @@ impl Journal {
             return Err(Error::NeedsRecovery { start: info.superblock.start, sequence: info.sequence() });
         }
         let superblock = prepared(&info, options, cache.blocks());
-        // Half of what the cache may hold is enough for blocks that cannot be evicted.
+        // Blocks that cannot be evicted may take at most half of the cache's budget.
         let in_use = cache.stats().budget_bytes / 2 / u64::from(superblock.block_size);
         let limits = Limits::new(&superblock, u32::try_from(in_use).unwrap_or(u32::MAX));
         let space = LogSpace::empty(&limits);
@@ -259,12 +259,12 @@ impl Journal {
         })
     }
 
-    /// Says whom commits ask and tell. Once, before the first handle; a second call changes nothing.
+    /// Sets the hooks that commits call. Call once, before the first handle; a second call changes nothing.
     pub fn set_hooks(&self, hooks: Arc<dyn CommitHooks>) {
         let _first_stays = self.hooks.set(hooks);
     }
 
-    /// What the superblock of the log said when it was opened.
+    /// The superblock of the log as read at open.
     #[must_use]
     pub fn info(&self) -> &JournalInfo {
         &self.info
@@ -282,13 +282,13 @@ impl Journal {
         &self.log
     }
 
-    /// Most credits one handle can have.
+    /// Maximum credits of one handle.
     #[must_use]
     pub fn max_handle_credits(&self) -> u32 {
         self.limits.handle()
     }
 
-    /// Most outstanding credits of a transaction, its overhead included.
+    /// Maximum outstanding credits of a transaction, including its overhead.
     #[must_use]
     pub fn max_transaction_credits(&self) -> u32 {
         self.limits.transaction
@@ -339,13 +339,13 @@ impl Journal {
         Ok(locked)
     }
 
-    /// Waits until no handle of the transaction is active. None starts meanwhile.
+    /// Waits until no handle of the transaction is active. None can start.
     pub(crate) fn await_updates(&self, transaction: &Transaction) -> Result<()> {
         loop {
             let ticket = self.quiescers.enter();
             self.check_alive()?;
             if transaction.account.updates() == 0 {
-                // Whoever fails half-way aborts before it stops.
+                // A handle that fails in the middle aborts before it stops.
                 return self.check_alive();
             }
             ticket.sleep();
@@ -363,8 +363,8 @@ impl Journal {
         self.state.read().running.as_ref().map(|running| running.transaction.tid)
     }
 
-    /// The blocks that the running transaction freed: no older copy of them may be replayed once it is committed. In
-    /// order.
+    /// The blocks that the running transaction revokes, in order: once it is committed, older copies of them must not
+    /// be replayed.
     #[must_use]
     pub fn revoked(&self) -> Vec<u64> {
         let state = self.state.read();
@@ -385,20 +385,20 @@ impl Journal {
 
     /// The last committed transaction: its changes and those of all before it are durable. It only grows.
     ///
-    /// The load acquires what [`Journal::committed`] released: who sees a number here sees all that was done
+    /// The load acquires what [`Journal::committed`] released: a thread that reads a number here sees everything done
     /// before that commit.
     #[must_use]
     pub fn last_committed(&self) -> Tid {
         Tid(self.committed.load(Ordering::Acquire))
     }
 
-    /// Transaction `tid` and all before it count as committed, whether or not they are: for tests of what becomes
-    /// durable with a commit. Commits say it themselves, once the commit block is durable and **never before**: from
-    /// then on an `O_DSYNC` write over what the transaction converted takes FUA for enough.
+    /// Makes transaction `tid` and all before it count as committed, whether or not they are: for tests of what becomes
+    /// durable with a commit. Commits do this themselves once the commit block is durable and **never before**: from
+    /// then on an `O_DSYNC` write over blocks that the transaction converted relies on FUA alone.
     ///
     /// # Errors
-    /// [`Error::UnknownTransaction`] for a number that was never given out; [`Error::Aborted`]. Nothing counts as
-    /// committed then that did not before.
+    /// [`Error::UnknownTransaction`] for a number that was never given out; [`Error::Aborted`]. In each case no further
+    /// transaction counts as committed.
     pub fn committed(&self, tid: Tid) -> Result<()> {
         self.check_alive()?;
         if tid >= self.sequence() {
@@ -412,8 +412,8 @@ impl Journal {
         self.committed.fetch_max(tid.0, Ordering::AcqRel);
     }
 
-    /// The newest transaction that changed something and is not committed. What is read from the volume's blocks may
-    /// hold changes of it, or of one before it.
+    /// The newest transaction that changed something and is not committed. Blocks read from the volume may contain
+    /// changes of it or of an earlier one.
     #[must_use]
     pub fn newest_uncommitted(&self) -> Option<Tid> {
         let state = self.state.read();
@@ -424,8 +424,8 @@ impl Journal {
     }
 
     /// Whether changes of transaction `tid`, or of one before it, are not durable yet. An empty transaction needs no
-    /// commit, but the one that is committing before it does: whoever asks by the number of their latest change has
-    /// older ones.
+    /// commit, but the one committing before it still counts: a caller that passes the number of its latest change has
+    /// older ones too.
     #[must_use]
     pub fn commit_needed(&self, tid: Tid) -> bool {
         if tid <= self.last_committed() {
@@ -437,7 +437,7 @@ impl Journal {
             || state.committing.is_some_and(|place| place.tid > self.last_committed())
     }
 
-    /// Whether the log holds something, or will once what was changed so far is committed.
+    /// Whether the log holds transactions, or will once the changes so far are committed.
     #[must_use]
     pub fn in_use(&self) -> bool {
         let state = self.state.read();
@@ -447,7 +447,8 @@ impl Journal {
             || running.is_some_and(|running| running.transaction.has_work())
     }
 
-    /// How long the running transaction has had something to commit at most: since it began. None if it has nothing.
+    /// Age of the running transaction, an upper bound on how long its changes have waited for a commit. `None` if it
+    /// has none.
     #[must_use]
     pub fn running_for(&self) -> Option<Duration> {
         let state = self.state.read();
@@ -455,23 +456,23 @@ impl Journal {
         running.map(|running| running.transaction.begun.elapsed())
     }
 
-    /// Stops the journal for good: every later start, extension, change and sync fails with the cause, and
-    /// everybody who waits is woken. Only the first cause counts. Active handles can still be stopped.
-    /// The error is recorded in the log's superblock, if that can be written.
+    /// Stops the journal for good: every later start, extension, change and sync fails with the cause, and all waiters
+    /// are woken. Only the first cause counts. Active handles can still be stopped. The error is recorded in the log's
+    /// superblock if that can be written.
     pub fn abort(&self, cause: AbortCause) {
         let errno = cause.errno;
         if self.stop_for(cause) && !self.cache.device().capabilities().read_only {
-            // The first cause counts, not that it could not be recorded.
+            // Ignore a failure to record it: the first cause counts.
             let _recorded = self.with_store(|store, device| store.set_error(device, errno));
         }
     }
 
-    /// As [`Journal::abort`], but nothing is recorded: the device is somebody else's.
+    /// As [`Journal::abort`], but nothing is recorded: the device belongs to another process.
     pub fn abandon(&self, cause: AbortCause) {
         self.stop_for(cause);
     }
 
-    /// Stops the journal, unless it is.
+    /// Stops the journal, unless it is stopped. Returns whether this call did.
     fn stop_for(&self, cause: AbortCause) -> bool {
         let first = self.aborted.set(cause).is_ok();
         if first {
@@ -485,11 +486,11 @@ impl Journal {
         first
     }
 
-    /// Aborts because of an error of the journal's own work, and returns what everybody gets from now on.
+    /// Aborts because of an error in the journal's own work, and returns the error that all callers get from now on.
     #[cold]
     pub(crate) fn fail(&self, doing: &str, error: Error) -> Error {
         let cause = match &error {
-            // Of the file system, or the one that counts already.
+            // A cause from the file system, or the first cause.
             Error::Aborted(cause) => cause.clone(),
             error => AbortCause { what: format!("{doing}: {error}").into(), errno: error.errno() },
         };
@@ -497,7 +498,7 @@ impl Journal {
         self.check_alive().err().unwrap_or(error)
     }
 
-    /// Aborts if it is dropped by a panic: what it guards is half done.
+    /// A guard that aborts the journal if a panic drops it: the guarded work is incomplete.
     pub(crate) fn abort_if_panicking(&self) -> Unfinished<'_> {
         Unfinished(self)
     }
@@ -508,7 +509,7 @@ impl Journal {
         change: impl FnOnce(&mut Store, &dyn Device) -> Result<()>,
     ) -> Result<()> {
         let changed = change(&mut self.store.lock(), &**self.cache.device());
-        // What was read of it before is an old one.
+        // Forget the cached block: its contents are out of date.
         self.cache.forget(self.info.block)?;
         changed
     }
@@ -591,7 +592,7 @@ impl fmt::Debug for Journal {
     }
 }
 
-/// The journal is quiesced: no handle is active and none starts. Dropping it ends that.
+/// A quiesced journal: no handle is active and none starts until this is dropped.
 #[derive(Debug)]
 #[must_use = "the journal runs again as soon as this is dropped"]
 pub struct UpdatesLocked<'j> {

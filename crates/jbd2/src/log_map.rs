@@ -8,9 +8,9 @@ use std::fmt;
 pub trait LogMap: Send + Sync + fmt::Debug {
     /// Log blocks that exist: 0 .. `blocks()`.
     fn blocks(&self) -> u32;
-    /// Block of the volume that holds `log_block`, none if there is none.
+    /// Block of the volume that holds `log_block`, `None` if there is none.
     fn physical(&self, log_block: u32) -> Option<u64>;
-    /// Whether `block` of the volume holds a block of the log.
+    /// Whether `block` of the volume is part of the log.
     fn holds(&self, block: u64) -> bool;
 }
 
@@ -35,7 +35,7 @@ pub struct RunMap {
 }
 
 impl RunMap {
-    /// A map of runs in any order that cover the log blocks from 0 on exactly once.
+    /// A map of `runs`, in any order, which must cover the log blocks from 0 on exactly once.
     ///
     /// # Errors
     /// [`Error::BadLogMap`] if they overlap in the log or on the volume, leave a hole, are empty, or exceed the number
@@ -60,8 +60,8 @@ impl RunMap {
         let mut places: Vec<_> =
             runs.iter().map(|run| (run.physical, run.physical + u64::from(run.length) - 1)).collect();
         places.sort_unstable();
-        // A block that is two log blocks would be written while it is read, and a few blocks could be a log of any
-        // length.
+        // A volume block used for two log blocks would be written while it is read, and a few blocks could form a log
+        // of any length.
         if let Some(pair) = places.windows(2).find(|pair| pair[0].1 >= pair[1].0) {
             let twice = runs.iter().filter(|run| run.physical == pair[1].0).map(|run| run.log_block).max();
             return Err(Error::BadLogMap { log_block: twice.unwrap_or(0), reason: "two runs in one place" });

@@ -1,8 +1,8 @@
 //! Writing one transaction into the log.
 //!
-//! Revoke blocks come first, then each descriptor block with the copies that it describes, then zeroes, where the
-//! commit block is written when all that is durable. Blocks that are neighbours on the volume go in one request, which
-//! for a log in one run is one request for everything but the commit block.
+//! Revoke blocks come first, then each descriptor block with the copies that it describes, then a block of zeroes,
+//! which the commit block replaces once everything else is durable. Neighbouring blocks on the volume are written in
+//! one request, so a log in one run needs one request for everything but the commit block.
 
 use crate::io::{escaped_head, transfer_buffer, write_and_flush, write_blocks, write_durable};
 use crate::space::{Limits, Ring};
@@ -19,12 +19,12 @@ use uext4_ondisk::{Corrupt, CorruptKind, EncodeError};
 /// Bytes sent at once.
 const PIECE: usize = 1 << 20;
 
-/// Most log blocks of one request.
+/// Maximum log blocks of one request.
 pub(crate) fn blocks_at_once(block_size: usize, limits: &Limits) -> usize {
     (PIECE / block_size).min(limits.transaction as usize).max(1)
 }
 
-/// The log that is written.
+/// The log to write to.
 pub(crate) struct Target<'a> {
     pub device: &'a dyn Device,
     pub log: &'a dyn LogMap,
@@ -34,10 +34,10 @@ pub(crate) struct Target<'a> {
     pub uuid: [u8; 16],
 }
 
-/// What a transaction writes.
+/// The contents of a transaction.
 pub(crate) struct Contents<'a, P> {
     pub sequence: u32,
-    /// Blocks that no older copy may be replayed of, in order.
+    /// Blocks whose older copies must not be replayed, in order.
     pub revoked: &'a [u64],
     /// New contents of blocks.
     pub copies: &'a [(P, Arc<[u8]>)],
@@ -45,7 +45,7 @@ pub(crate) struct Contents<'a, P> {
     pub home: fn(&P) -> u64,
 }
 
-/// Where the commit block goes, and what it says.
+/// Position and contents of the commit block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ending {
     log_block: u32,
@@ -53,18 +53,19 @@ pub(crate) struct Ending {
     checksum: TransactionChecksum,
 }
 
-/// The memory that log blocks are gathered in, kept from one commit to the next.
+/// The buffer in which log blocks are gathered, kept between commits.
 #[derive(Default)]
 pub(crate) struct LogWriter {
     piece: Option<Buffer>,
-    /// Blocks gathered, and where the first of them goes.
+    /// Blocks gathered, and the position of the first.
     filled: usize,
     at: u64,
     /// Time of the last commit: recovery takes an older one for a left-over.
     last: (u64, u32),
 }
 
-/// Block numbers are inside the volume, what fits a block was counted: this is a bug, answered without a panic.
+/// Block numbers are inside the volume and the contents of a block were sized before, so this is a bug, reported
+/// without a panic.
 fn bug() -> Error {
     Corrupt::from(CorruptKind::JournalField("layout")).into()
 }
@@ -74,8 +75,8 @@ fn unencodable(_: EncodeError) -> Error {
 }
 
 impl LogWriter {
-    /// Writes everything but the commit block from log block `start` on; complete, not durable, when it returns. With
-    /// `flush` a flush follows the last of it, so that it and all that was written before are durable.
+    /// Writes everything but the commit block from log block `start` on; complete but not durable on return. With
+    /// `flush`, a flush follows, so that it and all earlier writes are durable.
     pub(crate) fn write<P>(
         &mut self,
         target: &Target<'_>,
@@ -114,16 +115,16 @@ impl LogWriter {
                 }
             }
         }
-        // The commit block will differ from zeroes in its first bytes only. So a power cut in the middle of it, which
-        // may tear it between sectors, leaves either all of it or none; over left-overs it could leave a commit block
-        // with a wrong checksum, which means damage to a log that has none.
+        // The commit block differs from zeroes only in its first bytes. So a power cut that tears its write between
+        // sectors leaves all of it or none. Over left-overs it could leave a commit block with a wrong checksum, and an
+        // intact log would look damaged.
         let log_block = take();
         self.block(target, log_block)?.fill(0);
         self.send_by(target, if flush { write_and_flush } else { write_blocks })?;
         Ok(Ending { log_block, sequence: contents.sequence, checksum })
     }
 
-    /// Writes the commit block, durable when the call returns. Everything else of the transaction is durable.
+    /// Writes the commit block, durable on return. The rest of the transaction must be durable already.
     pub(crate) fn commit(&mut self, target: &Target<'_>, ending: Ending) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.last = self.last.max((now.as_secs(), now.subsec_nanos()));
@@ -141,7 +142,7 @@ impl LogWriter {
         write_durable(target.device, self.at, piece)
     }
 
-    /// Memory for a log block. What was gathered is sent first if this one is no neighbour of it.
+    /// Memory for a log block. Writes the gathered blocks first if this block is not adjacent to them.
     fn block(&mut self, target: &Target<'_>, log_block: u32) -> Result<&mut [u8]> {
         let size = target.format.block_size as usize;
         let place = target.log.physical(log_block).ok_or(Error::HoleInLog { log_block })?;
@@ -190,7 +191,7 @@ fn is_escaped(image: &[u8]) -> bool {
     image.starts_with(&escaped_head())
 }
 
-/// The copy of a block as it stands in the log: one that begins like a block of the log itself begins with zeroes.
+/// Copies a block as it is stored in the log: if it starts with the journal's magic number, that is replaced by zeroes.
 fn copy(image: &[u8], block: &mut [u8]) {
     block.copy_from_slice(image);
     if is_escaped(image) {
@@ -218,7 +219,7 @@ fn descriptor<P>(
     format.seal_tail(block).map_err(unencodable)
 }
 
-/// The checksum of a copy as it stands in the log.
+/// The checksum of a copy as stored in the log.
 fn tag_checksum(format: &LogFormat, sequence: u32, image: &Arc<[u8]>) -> TagChecksum {
     if !is_escaped(image) {
         return format.tag_checksum(sequence, image);

@@ -1,6 +1,6 @@
 //! How a journal is opened.
 
-/// What the log shall have, once it is written. The default keeps what it has.
+/// Format of the log once it is written. The default keeps the present format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalOptions {
     /// Block numbers of 64 bits, as on volumes with the feature `64bit`. Volumes that need them get them anyway.

@@ -1,4 +1,4 @@
-//! What a commit would write if it began now, for whoever explains a write before it is done.
+//! What a commit would write if it began now, for explaining a write in advance.
 
 use crate::journal::Journal;
 use crate::log_writer::blocks_at_once;
@@ -9,9 +9,9 @@ use std::ops::Range;
 pub struct CommitOutlook {
     /// Revoke blocks, descriptors and copies, one range per request, in order. A flush follows the last one.
     pub log: Vec<Range<u64>>,
-    /// The commit block, written after that flush and durable when its write is complete.
+    /// The commit block, written after that flush and durable when its write completes.
     pub commit_block: Range<u64>,
-    /// The log is not in use yet. So the commit first writes the superblocks of the volume and of the log.
+    /// Whether the log is not in use yet, so that the commit first writes the superblocks of the volume and of the log.
     pub begins: bool,
 }
 

@@ -1,10 +1,10 @@
-//! Log space taken in advance, for handles that must not wait.
+//! Log space reserved for handles that must not wait.
 
 use crate::journal::{Journal, Reserved};
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// Log blocks taken before a handle is started: [`Journal::reserve`], [`Journal::start_reserved`].
+/// Log blocks reserved before a handle is started: [`Journal::reserve`], [`Journal::start_reserved`].
 #[derive(Debug)]
 #[must_use = "what is reserved is given back as soon as this is dropped"]
 pub struct Reservation {
@@ -20,7 +20,7 @@ impl Reservation {
         self.credits
     }
 
-    /// Log blocks that are reserved: credits, and what else a transaction of this handle alone would need.
+    /// Log blocks reserved: the credits, plus the other blocks that a transaction of this handle alone would need.
     pub(crate) fn blocks(&self) -> u32 {
         self.blocks
     }
@@ -33,13 +33,13 @@ impl Drop for Reservation {
 }
 
 impl Journal {
-    /// Takes log blocks now for a handle of `credits` credits that is started later ([`Journal::start_reserved`]) and
-    /// must not wait for room in the log then, nor fail for the lack of it. Waits for room now; the caller holds no
-    /// handle and no lock that comes after handles.
+    /// Reserves log blocks for a handle of `credits` credits that is started later ([`Journal::start_reserved`]) and
+    /// must then neither wait for log space nor fail for lack of it. Waits for space now; the caller holds no handle
+    /// and no lock that comes after handles.
     ///
     /// # Errors
-    /// [`Error::ReservesFull`] at once if too much is reserved already: give some of it back first, waiting for others
-    /// could be waiting for oneself. [`Error::TooManyCredits`]; [`Error::Aborted`].
+    /// [`Error::ReservesFull`] immediately if too much is reserved already: release some first. It does not wait for
+    /// other reservations, since these could be the caller's own. [`Error::TooManyCredits`]; [`Error::Aborted`].
     pub fn reserve(&self, credits: u32) -> Result<Reservation> {
         let maximum = self.limits.handle();
         if credits > maximum {
@@ -49,7 +49,7 @@ impl Journal {
         loop {
             self.check_alive()?;
             let taken = {
-                // Shared: what is free grows at most while it is looked at.
+                // Shared: free space can only grow while the lock is held.
                 let state = self.state.read();
                 self.reserved.take(blocks, state.space.reservable(&self.limits))
             };

@@ -1,20 +1,19 @@
 //! How large a transaction may grow, and how much of the log must be free before a handle joins one.
 //!
-//! The rules are jbd2's, because a log written by one must never be too full for the other: a transaction
-//! gets at most a quarter of the log, descriptor and commit blocks included, and a handle is started only
-//! while a transaction of that size fits into the free log, beside what is reserved for handles that must not
-//! wait. A transaction takes its log blocks when it commits, before the next one can begin, so that what a start
-//! found free stays free until then.
+//! The rules are jbd2's, because a log written by one must never be too full for the other: a transaction gets at most
+//! a quarter of the log, descriptor and commit blocks included, and a handle is started only while a transaction of
+//! that size fits into the free log, in addition to the reservations of handles that must not wait. A transaction takes
+//! its log blocks when it commits, before the next one can begin, so blocks that a start found free stay free until
+//! then.
 
 use crate::superblock::JournalInfo;
 use crate::{Error, Result, Tid};
 use uext4_ondisk::jbd2::{JournalSuperblock, LogFormat};
 
-/// The log is never filled by more than all but this many blocks (jbd2 keeps them for rounding in its
-/// estimates).
+/// Blocks of the log that always stay free (jbd2 keeps them for rounding in its estimates).
 const MARGIN: u32 = 32;
 
-/// A log may always hold as much as the shortest one does.
+/// Lower bound of the usable log: the shortest log can always be used whole.
 const IN_USE_LEAST: u32 = 1024;
 
 /// Bytes at the start of every log block: magic, type, sequence.
@@ -23,13 +22,13 @@ const BLOCK_HEADER: u32 = 12;
 const DESCRIPTOR_UUID: u32 = 16;
 /// Bytes of the checksum at the end of a descriptor block.
 const DESCRIPTOR_TAIL: u32 = 4;
-/// Bytes of a revoke record, and before the first one.
+/// Bytes of a revoke record, and of the header before the first one.
 const REVOKE: u32 = 8;
 const REVOKE_HEADER: u32 = 16;
-/// Bytes a descriptor block leaves unused at its end.
+/// Bytes that a descriptor block leaves unused at its end.
 const DESCRIPTOR_SLACK: u32 = 16;
 
-/// The log blocks that transactions use in turn: from `first` up to `end`, then from `first` again.
+/// The circular area of the log: from `first` up to `end`, then from `first` again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ring {
     pub first: u32,
@@ -38,11 +37,11 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The block so many after `block`.
+    /// The block `count` blocks after `block`.
     pub(crate) fn after(self, block: u32, count: u32) -> u32 {
         let length = u64::from(self.end - self.first);
         let inside = (u64::from(block - self.first) + u64::from(count)) % length;
-        // Less than the length.
+        // Less than the length, so it fits.
         self.first + inside as u32
     }
 }
@@ -52,30 +51,30 @@ impl Ring {
 pub struct Tail {
     /// Log block.
     pub log_block: u32,
-    /// Transaction that is or will be there.
+    /// Transaction that is or will be written there.
     pub sequence: Tid,
 }
 
 /// Limits of a log, fixed while it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Most blocks of one transaction in the log.
+    /// Maximum blocks of one transaction in the log.
     pub transaction: u32,
-    /// Of these, descriptor blocks and the commit block of the largest transaction.
+    /// Descriptor and commit blocks of the largest transaction, included in `transaction`.
     pub overhead: u32,
-    /// Log blocks that hold transactions at once at most. All blocks of the log are used in turn, but the blocks of
-    /// committed transactions stay in memory until they are home.
+    /// Maximum log blocks that hold transactions at the same time. All blocks of the log are used in turn, but the
+    /// blocks of committed transactions stay in memory until they are written home.
     pub usable: u32,
-    /// Records that a revoke block holds, of the longer kind.
+    /// Records that a revoke block holds, assuming 64-bit block numbers.
     pub revokes_per_block: usize,
     /// Copies that a descriptor block describes.
     pub copies_per_descriptor: usize,
-    /// Records that a revoke block of this log really holds.
+    /// Records that a revoke block of this log actually holds.
     pub records_per_revoke: usize,
 }
 
 impl Limits {
-    /// Limits of a log of which `in_use` blocks shall hold transactions at once at most.
+    /// Limits of a log in which at most `in_use` blocks may hold transactions at the same time.
     pub(crate) fn new(superblock: &JournalSuperblock, in_use: u32) -> Limits {
         let format = LogFormat::of(superblock);
         let size = superblock.block_size;
@@ -95,32 +94,32 @@ impl Limits {
         }
     }
 
-    /// Log blocks of a transaction with so many copies and revoked blocks.
+    /// Log blocks of a transaction with `copies` copies and `revoked` revoked blocks.
     pub(crate) fn needed(&self, copies: usize, revoked: usize) -> u32 {
         let descriptors = copies.div_ceil(self.copies_per_descriptor);
         let revokes = revoked.div_ceil(self.records_per_revoke);
-        // The credits bound all of them by the length of the log.
+        // The credits bound the sum by the length of the log.
         u32::try_from(copies + descriptors + revokes + 1).unwrap_or(u32::MAX)
     }
 
-    /// Log blocks that a reservation of so many credits may come to need in a transaction of its own: descriptors and
-    /// the commit block beside the copies.
+    /// Log blocks that a reservation of `credits` credits may need in a transaction of its own: copies, descriptors and
+    /// the commit block.
     pub(crate) fn reservation(&self, credits: u32) -> u32 {
         credits.saturating_add(2).saturating_add(credits / self.copies_per_descriptor as u32)
     }
 
-    /// Most log blocks reserved at once: an empty log still has room for two of the largest transactions beside them.
+    /// Maximum log blocks reserved at once: an empty log still has room for two of the largest transactions besides.
     pub(crate) fn reservable(&self) -> u32 {
         self.usable.saturating_sub(MARGIN + 2 * self.transaction)
     }
 
-    /// Most credits of one handle: an otherwise empty transaction.
+    /// Maximum credits of one handle, in an otherwise empty transaction.
     pub(crate) fn handle(&self) -> u32 {
         self.transaction.saturating_sub(self.overhead)
     }
 }
 
-/// The part of the log that is in use.
+/// The free space of the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogSpace {
     /// Blocks that hold no transaction.
@@ -133,17 +132,17 @@ impl LogSpace {
         LogSpace { free: limits.usable }
     }
 
-    /// The largest transaction fits beside so many reserved blocks.
+    /// Whether the largest transaction fits in addition to `reserved` blocks.
     pub(crate) fn has_room(&self, limits: &Limits, reserved: u32) -> bool {
         self.free >= limits.transaction.saturating_add(MARGIN).saturating_add(reserved)
     }
 
-    /// Most log blocks that can be reserved beside the largest transaction now.
+    /// Maximum log blocks that can be reserved now in addition to the largest transaction.
     pub(crate) fn reservable(&self, limits: &Limits) -> u32 {
         self.free.saturating_sub(limits.transaction.saturating_add(MARGIN)).min(limits.reservable())
     }
 
-    /// The largest transaction fits.
+    /// Checks that the largest transaction fits.
     pub(crate) fn check(&self, limits: &Limits) -> Result<()> {
         if self.has_room(limits, 0) {
             return Ok(());
@@ -151,8 +150,8 @@ impl LogSpace {
         Err(Error::LogSpace { free: self.free.saturating_sub(MARGIN), needed: limits.transaction })
     }
 
-    /// What to free at once when there is too little: some more than is needed, because freeing costs a flush and a
-    /// write of the superblock however little it is.
+    /// How many blocks a checkpoint should free: more than needed, because each costs a flush and a superblock write
+    /// however little it frees.
     pub(crate) fn goal(limits: &Limits, reserved: u32) -> u32 {
         let needed = limits.transaction.saturating_add(MARGIN).saturating_add(reserved);
         needed.saturating_add(limits.usable / 4).min(limits.usable)

@@ -1,5 +1,5 @@
-//! Starting handles, and what a start waits for: credits, a commit, room in the log. Whoever waits does the work
-//! itself if nobody else is at it.
+//! Starting handles, and the waits of a start: for credits, a commit, log space. A waiter does the work itself unless
+//! another thread is doing it.
 
 use crate::journal::{Journal, Running};
 use crate::space::LogSpace;
@@ -12,7 +12,7 @@ enum Attempt {
     Started(Arc<Transaction>),
     /// No transaction runs.
     Create,
-    /// Somebody must act first: end a quiesce, or finish locking the transaction.
+    /// Another thread must act first: end a quiesce, or finish locking the transaction.
     Locked,
     /// The transaction has too few credits left, and something to commit.
     Full(Tid),
@@ -25,9 +25,9 @@ enum Attempt {
 /// Where the log blocks of a handle come from.
 #[derive(Clone, Copy)]
 enum Source {
-    /// What is free.
+    /// Free log blocks.
     Free,
-    /// What was reserved for it.
+    /// Log blocks reserved for it.
     Reserved,
 }
 
@@ -89,13 +89,13 @@ impl Journal {
             }
             Source::Free => {}
         }
-        // Still shared: whoever locks the transaction (exclusive) either comes before and was seen above, or
-        // comes after and sees this update.
+        // Still under the shared lock: a thread that locks the transaction (exclusively) either came before and was
+        // seen above, or comes after and sees this update.
         account.begin();
         Ok(Attempt::Started(Arc::clone(transaction)))
     }
 
-    /// Sleeps until a handle stops or the journal is released, unless that has happened.
+    /// Sleeps until a handle stops or the quiesce ends, unless that has happened.
     #[cold]
     fn sleep_to_start(&self, source: Source, credits: u32) -> Result<Option<Arc<Transaction>>> {
         let ticket = self.starters.enter();
@@ -119,8 +119,8 @@ impl Journal {
         self.counters.transactions_created.add(1);
     }
 
-    /// Frees log space until the largest transaction fits beside what is reserved and `more` blocks, or gets on with
-    /// it: the caller looks again.
+    /// Frees log space until the largest transaction fits in addition to the reservations and `more` blocks, or makes
+    /// progress towards that; the caller checks again.
     #[cold]
     pub(crate) fn make_room(&self, more: u32) -> Result<()> {
         self.check_alive()?;
@@ -136,7 +136,7 @@ impl Journal {
             let state = self.state.read();
             (state.committing, state.space.free)
         };
-        // Nothing was committed that could be written home: what is not free is being committed.
+        // No committed transaction is left to checkpoint: the used log space is being committed.
         match committing {
             Some(place) => self.datasync(place.tid).map(drop),
             None if free >= self.limits.usable => {

@@ -1,6 +1,6 @@
-//! The superblock of the log as it is on the device: what says where recovery begins.
+//! The superblock of the log on the device, which records where recovery begins.
 //!
-//! Every change goes through one lock and is written as a whole. Fields of no meaning here stay as they are.
+//! Every change is made under one lock and written as a whole. Fields not used here are preserved.
 
 use crate::io::{transfer_buffer, write_blocks, write_durable};
 use crate::space::Tail;
@@ -12,7 +12,7 @@ use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 
 /// crc32c, as the superblock calls it.
 const CHECKSUM_CRC32C: u8 = 4;
-/// Where version 2 begins to differ from version 1.
+/// Offset at which version 2 differs from version 1.
 const SECOND_VERSION_AT: usize = 36;
 /// Bytes of the superblock in its block.
 const SUPERBLOCK_SIZE: usize = 1024;
@@ -20,12 +20,12 @@ const SUPERBLOCK_SIZE: usize = 1024;
 pub(crate) struct Store {
     block: u64,
     bytes: Buffer,
-    /// What is in `bytes`.
+    /// `bytes`, decoded.
     superblock: JournalSuperblock,
 }
 
-/// The superblock of a log that is written from now on: version 2, with what the options ask for. The log is empty,
-/// so nothing in it can be misread.
+/// The superblock for a log that will be written: version 2, with the features that the options ask for. The log is
+/// empty, so nothing in it can be misread.
 pub(crate) fn prepared(info: &JournalInfo, options: &JournalOptions, blocks: u64) -> JournalSuperblock {
     let mut superblock = info.superblock.clone();
     if superblock.version == SuperblockVersion::V1 {
@@ -48,7 +48,7 @@ pub(crate) fn prepared(info: &JournalInfo, options: &JournalOptions, blocks: u64
 }
 
 impl Store {
-    /// The superblock whose bytes are `bytes` and that shall become `superblock` with the next write.
+    /// A store with the present contents `bytes`, which the next write changes to `superblock`.
     pub(crate) fn new(info: &JournalInfo, bytes: &[u8], superblock: JournalSuperblock) -> Result<Store> {
         let mut buffer = transfer_buffer(bytes.len())?;
         buffer.copy_from_slice(bytes);
@@ -60,27 +60,27 @@ impl Store {
         Ok(Store { block: info.block, bytes: buffer, superblock })
     }
 
-    /// The log begins here from now on: durable after the next flush.
+    /// Sets where the log begins; durable after the next flush.
     pub(crate) fn begin(&mut self, device: &dyn Device, tail: Tail) -> Result<()> {
         self.put(tail.log_block, tail.sequence)?;
         write_blocks(device, self.block, &self.bytes, self.bytes.len())
     }
 
-    /// The log begins here from now on: durable when the call returns.
+    /// Sets where the log begins; durable on return.
     pub(crate) fn set_tail(&mut self, device: &dyn Device, tail: Tail) -> Result<()> {
         self.put(tail.log_block, tail.sequence)?;
         write_durable(device, self.block, &self.bytes)
     }
 
-    /// The log is empty, and its next transaction comes after `sequence`: durable when the call returns.
+    /// Marks the log as empty; its next transaction follows `sequence`. Durable on return.
     pub(crate) fn set_empty(&mut self, device: &dyn Device, sequence: Tid) -> Result<()> {
         self.put(0, sequence)?;
         write_durable(device, self.block, &self.bytes)
     }
 
-    /// Records the error that stopped the journal. The log stays as it is.
+    /// Records the error that stopped the journal. The log itself is unchanged.
     pub(crate) fn set_error(&mut self, device: &dyn Device, errno: i32) -> Result<()> {
-        // As the kernel does it.
+        // Negative, as the kernel stores it.
         self.superblock.errno = -errno.abs();
         self.encode()?;
         write_durable(device, self.block, &self.bytes)
@@ -89,13 +89,13 @@ impl Store {
     fn put(&mut self, start: u32, sequence: Tid) -> Result<()> {
         self.superblock.start = start;
         self.superblock.sequence = sequence.sequence();
-        // Of meaning in an empty log only, which begins at its first block.
+        // Only used in an empty log, which begins at its first block.
         self.superblock.head = 0;
         self.encode()
     }
 
     fn encode(&mut self) -> Result<()> {
-        // What was decoded can be encoded; anything else is a bug, answered without a panic.
+        // Decoded values can be encoded; anything else is a bug, reported without a panic.
         let unencodable =
             |_| Error::from(Corrupt::from(CorruptKind::JournalField("layout")).at_block(Pblk(self.block)));
         self.superblock.encode(&mut self.bytes).map_err(unencodable)

@@ -1,8 +1,8 @@
 //! Reading and checking the superblock of the log.
 //!
-//! It is log block 0. [`uext4_ondisk::jbd2`] decodes the bytes; here the values are held against the volume:
-//! its block size, the blocks the log really has, the features this version knows. Limits are jbd2's, so that
-//! a log accepted here is accepted by the kernel too.
+//! It is log block 0. [`uext4_ondisk::jbd2`] decodes the bytes; here the values are checked against the volume: its
+//! block size, the blocks the log really has, the features this version knows. Limits are jbd2's, so that a log
+//! accepted here is accepted by the kernel too.
 
 use crate::{Error, LogMap, Result, Tid};
 use std::borrow::Cow;
@@ -48,7 +48,7 @@ impl JournalInfo {
         Tid::of_sequence(self.superblock.sequence)
     }
 
-    /// Whether the log holds transactions that may not be home yet.
+    /// Whether the log holds transactions that may not be written home yet.
     #[must_use]
     pub fn needs_recovery(&self) -> bool {
         self.superblock.start != 0
@@ -68,7 +68,7 @@ impl JournalInfo {
         Ok(())
     }
 
-    /// Log blocks that transactions use in turn.
+    /// Number of log blocks in the circular area.
     pub(crate) fn usable_blocks(&self) -> u32 {
         self.superblock.log_end().saturating_sub(self.superblock.first)
     }

@@ -1,4 +1,4 @@
-//! The running transaction: credits, active handles, buffers, and what its commit has to see to.
+//! The running transaction: credits, active handles, buffers, and other work for its commit.
 
 use crate::space::Limits;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use uext4_buffer::{BufferCache, BufferPin};
 
-/// Credits and active handles: what starting and stopping a handle changes. Side by side, because every start
-/// and stop touches all of it.
+/// Credits and active handles. They share a cache line, because every start and stop of a handle changes all of them.
 #[derive(Debug)]
 pub(crate) struct Account {
     /// Handles that have not stopped.
@@ -36,19 +35,19 @@ impl Account {
         self.outstanding.fetch_update(Ordering::SeqCst, Ordering::SeqCst, within).is_ok()
     }
 
-    /// Takes credits that log blocks were reserved for before: they exceed no limit.
+    /// Adds credits whose log blocks were reserved earlier, so no limit applies.
     pub(crate) fn add(&self, credits: u32) {
         self.outstanding.fetch_add(credits, Ordering::SeqCst);
     }
 
-    /// A handle starts with credits it has reserved.
+    /// Counts a handle that starts with reserved credits.
     pub(crate) fn begin(&self) {
         self.updates.fetch_add(1, Ordering::SeqCst);
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A handle stops and returns what it did not use. Credits go first: whoever sees no active handle sees
-    /// the final credits. Announce to the waiters afterwards.
+    /// Counts a handle that stops and returns its unused credits. Credits are changed first, so that a thread that sees
+    /// no active handle sees the final credits. Announce to the waiters afterwards.
     pub(crate) fn end(&self, credits: u32) {
         self.outstanding.fetch_sub(credits, Ordering::SeqCst);
         self.updates.fetch_sub(1, Ordering::SeqCst);
@@ -67,13 +66,13 @@ impl Account {
     }
 }
 
-/// The buffers of the transaction, and the blocks that it freed.
+/// The buffers of the transaction, and the blocks that it revoked or freed.
 #[derive(Debug, Default)]
 struct Members {
     buffers: BTreeMap<u64, Member>,
-    /// Blocks that are no metadata any more and did not become any since. One of them may still have a buffer.
+    /// Blocks that are no longer metadata. They may still have buffers.
     revoked: BTreeSet<u64>,
-    /// Revoke records for which credits were taken.
+    /// Number of revoke records paid for with credits.
     paid: usize,
     /// Inodes whose data must be complete before the commit.
     ordered: BTreeSet<u64>,
@@ -81,12 +80,12 @@ struct Members {
     freed: Vec<FreedRun>,
 }
 
-/// A transaction as it is committed: it changes no more.
+/// A transaction frozen for its commit.
 #[derive(Debug, Default)]
 pub(crate) struct Frozen {
     /// Changed blocks and their images, in order.
     pub copies: Vec<(BufferPin, Arc<[u8]>)>,
-    /// Blocks that are no metadata any more, in order.
+    /// Blocks to revoke, in order.
     pub revoked: Vec<u64>,
     pub ordered: Vec<u64>,
     pub freed: Vec<FreedRun>,
@@ -107,7 +106,7 @@ pub(crate) struct Transaction {
     members: Mutex<Members>,
     /// Members that were changed; grows under the lock of `members`.
     modified: AtomicU32,
-    /// There is something else that a commit has to see to.
+    /// Whether a commit has other work to do.
     noted: AtomicBool,
     pub begun: Instant,
     /// Records that a revoke block holds.
@@ -133,7 +132,7 @@ impl Transaction {
         self.modified.load(Ordering::Acquire)
     }
 
-    /// A commit would have something to do.
+    /// Whether a commit would have work to do.
     pub(crate) fn has_work(&self) -> bool {
         // Acquire: as above.
         self.modified() > 0 || self.noted.load(Ordering::Acquire)
@@ -151,7 +150,7 @@ impl Transaction {
         self.noted.store(true, Ordering::Release);
     }
 
-    /// The transaction commits, no handle is left: takes its buffers from it, so that the next one may have them.
+    /// Takes the buffers of a transaction that commits and has no active handle, so that the next one may use them.
     pub(crate) fn freeze(&self, cache: &BufferCache) -> Result<Frozen> {
         // Taken out, because buffers are locked before members.
         let members = std::mem::take(&mut *self.members.lock());
@@ -178,15 +177,15 @@ impl Transaction {
         (members.buffers.iter().filter(copied).count(), members.revoked.len())
     }
 
-    /// Notes a buffer that has joined the transaction. The block is metadata again, if it was freed before.
+    /// Records a buffer that joined the transaction. If the block was revoked, it is metadata again.
     pub(crate) fn add_member(&self, pin: &BufferPin) {
         let mut members = self.members.lock();
         members.revoked.remove(&pin.block());
         members.buffers.entry(pin.block()).or_insert_with(|| Member { pin: pin.clone(), modified: false });
     }
 
-    /// Notes a block that is no metadata any more. Takes a credit, which `credit` tries, where a revoke block is begun;
-    /// false if there was none, and nothing was noted.
+    /// Revokes a block. Takes a credit by calling `credit` if this starts a revoke block; returns false, with nothing
+    /// recorded, if there was none.
     pub(crate) fn revoke(&self, block: u64, credit: impl FnOnce() -> bool) -> bool {
         let mut members = self.members.lock();
         let needed = members.revoked.len() + usize::from(!members.revoked.contains(&block));
@@ -201,7 +200,7 @@ impl Transaction {
         true
     }
 
-    /// Blocks that the transaction freed, in order.
+    /// Blocks that the transaction revokes, in order.
     pub(crate) fn revoked(&self) -> Vec<u64> {
         self.members.lock().revoked.iter().copied().collect()
     }
@@ -213,7 +212,7 @@ impl Transaction {
         member.map(|member| member.modified).ok_or(Error::NoWriteAccess { block, tid: self.tid })
     }
 
-    /// Notes a change. True for the first one: it costs the credit.
+    /// Records a change. Returns true for the first change of the block, which costs a credit.
     pub(crate) fn mark_modified(&self, block: u64) -> bool {
         let mut members = self.members.lock();
         match members.buffers.get_mut(&block) {
@@ -228,8 +227,8 @@ impl Transaction {
         }
     }
 
-    /// The journal closes, no handle is left: gives back the buffers that were never changed. The others stay
-    /// with a transaction that will not be committed, so that nothing of it can reach its home.
+    /// Releases the buffers that were never changed, when the journal closes and no handle is active. The others stay
+    /// in a transaction that will not be committed, so that none of its changes is written home.
     pub(crate) fn release_unmodified(&self, cache: &BufferCache) {
         // Taken out, because buffers are locked before members.
         let mut buffers = std::mem::take(&mut self.members.lock().buffers);

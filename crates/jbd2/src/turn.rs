@@ -1,7 +1,7 @@
-//! Who commits: one thread at a time, whoever finds nobody at it. The others wait for it.
+//! The commit turn: one thread commits at a time, the first that finds the turn free. The others wait for it.
 //!
-//! A thread that wants a transaction committed takes the turn, or waits until whoever has it gives it back, and looks
-//! again: its transaction was committed meanwhile, or it is its turn, for all that waited with it.
+//! A thread that needs a transaction committed takes the turn, or waits until the turn is released and checks again:
+//! either its transaction has been committed, or it takes the turn and commits for all that waited with it.
 
 use crate::sync::{AtomicBool, Ordering};
 use crate::wait::WaitQueue;
@@ -13,7 +13,7 @@ pub struct CommitTurn {
     waiters: WaitQueue,
 }
 
-/// The turn is taken. Dropping it gives it back and wakes who waits.
+/// The turn, taken. Dropping it releases the turn and wakes the waiters.
 #[derive(Debug)]
 #[must_use = "the turn is given back as soon as this is dropped"]
 pub struct Taken<'t>(&'t CommitTurn);
@@ -25,27 +25,27 @@ impl Default for CommitTurn {
 }
 
 impl CommitTurn {
-    /// Nobody commits.
+    /// A free turn.
     #[must_use]
     pub fn new() -> CommitTurn {
         CommitTurn { taken: AtomicBool::new(false), waiters: WaitQueue::new() }
     }
 
     fn take(&self) -> Option<Taken<'_>> {
-        // A failed attempt must not write: the line belongs to whoever commits.
+        // A failed attempt must not write: the cache line belongs to the committing thread.
         let taken = self.taken.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
         taken.is_ok().then(|| Taken(self))
     }
 
-    /// Takes the turn unless `done`. Sleeps while another thread has it; `None` once `done` says so. `done` is asked
-    /// again after every turn of others and every [`CommitTurn::wake`].
+    /// Takes the turn unless `done`. Sleeps while another thread has it; `None` once `done` returns true. `done` is
+    /// checked again after every turn of another thread and every [`CommitTurn::wake`].
     pub fn take_unless(&self, done: impl Fn() -> bool) -> Option<Taken<'_>> {
         loop {
             if done() {
                 return None;
             }
             if let Some(taken) = self.take() {
-                // Whoever had the turn before may have done it.
+                // The previous turn may have done the work.
                 return if done() { None } else { Some(taken) };
             }
             let ticket = self.waiters.enter();
@@ -55,7 +55,7 @@ impl CommitTurn {
         }
     }
 
-    /// Wakes everybody who waits, to look again.
+    /// Wakes all waiters to check again.
     pub fn wake(&self) {
         self.waiters.announce_always();
     }

@@ -1,9 +1,8 @@
 //! Sleeping for a condition that others make true without taking a lock.
 //!
-//! The waker changes an atomic, then looks whether anybody waits; the waiter says that it waits, then looks
-//! at the atomic once more before it sleeps. Both orders are store-then-load and sequentially consistent, so
-//! at least one of the two sees the other: no wake-up is lost, and a waker that nobody waits for pays one
-//! load.
+//! The waker changes an atomic, then checks for waiters; the waiter registers itself, then checks the atomic once more
+//! before it sleeps. Both are a store followed by a load, sequentially consistent, so at least one of the two sees the
+//! other: no wake-up is lost, and without waiters a waker pays one load.
 
 use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, order_store_before_load};
 
@@ -20,14 +19,14 @@ impl WaitQueue {
         WaitQueue { waiting: AtomicU32::new(0), epoch: Mutex::new(0), announced: Condvar::new() }
     }
 
-    /// Says that the caller is about to wait. It must look at its condition again before [`Waiter::sleep`].
+    /// Registers the caller as a waiter. It must check its condition again before [`Waiter::sleep`].
     pub(crate) fn enter(&self) -> Waiter<'_> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         order_store_before_load();
         Waiter { queue: self, epoch: *self.epoch.lock() }
     }
 
-    /// Wakes everybody if anybody waits. Before it comes a sequentially consistent change of the condition.
+    /// Wakes all waiters, if there are any. The caller has changed the condition with sequentially consistent ordering.
     #[inline]
     pub(crate) fn announce(&self) {
         order_store_before_load();
@@ -36,7 +35,7 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes everybody. The condition may have been changed by any means: the queue's mutex orders it.
+    /// Wakes all waiters. The condition may have been changed with any ordering: the queue's mutex orders it.
     #[cold]
     pub(crate) fn announce_always(&self) {
         *self.epoch.lock() += 1;
@@ -44,7 +43,7 @@ impl WaitQueue {
     }
 }
 
-/// A promise to sleep; leaving the queue is dropping it.
+/// A registered waiter; dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     queue: &'a WaitQueue,
@@ -52,7 +51,7 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Sleeps until something was announced since the ticket was taken.
+    /// Sleeps until the next announcement after [`WaitQueue::enter`].
     pub(crate) fn sleep(self) {
         let taken = self.epoch;
         #[cfg(not(loom))]
@@ -162,7 +161,7 @@ mod model {
         });
     }
 
-    /// Whoever sees no active handle sees the credits it gave back.
+    /// A thread that sees no active handle sees the credits that it returned.
     #[test]
     fn a_stop_wakes_a_quiescer() {
         loom::model(|| {

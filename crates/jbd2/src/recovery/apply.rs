@@ -1,7 +1,7 @@
 //! Writing the copies home and emptying the log.
 //!
-//! The order that makes a crash at any point harmless: home blocks, flush, superblock of the log, flush. Until the
-//! log is empty everything can be done again, with the same result.
+//! The order that makes a crash at any point harmless: home blocks, flush, superblock of the log, flush. Until the log
+//! is empty, everything can be repeated with the same result.
 
 use super::{Recovery, Replay};
 use crate::io::{escaped_head, transfer, transfer_buffer};
@@ -10,11 +10,11 @@ use uext4_blockdev::{Buffer, Device, WriteDurability};
 use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{EncodeError, Pblk};
 
-/// Bytes moved at once.
+/// Maximum bytes per transfer.
 const PIECE: usize = 256 << 10;
 
 impl Replay {
-    /// What replaces the first four bytes of the copy, if it is escaped.
+    /// The original first four bytes of the block, if the copy is escaped.
     #[must_use]
     pub fn head(&self) -> Option<[u8; 4]> {
         self.escaped.then(escaped_head)
@@ -26,12 +26,12 @@ impl Recovery {
     /// device flush must follow before the log is emptied. Returns how many blocks were written.
     ///
     /// # Errors
-    /// The device's; some blocks may have been written then.
+    /// The device's; some blocks may have been written.
     pub fn write_home(&self, device: &dyn Device, adjust: &mut dyn FnMut(u64, &mut [u8])) -> Result<u32> {
         let size = self.info.superblock.block_size as usize;
         let most = (PIECE / size).max(1);
         let mut buffer = transfer_buffer(most * size)?;
-        // Neighbours whose copies are neighbours too move together.
+        // Neighbouring blocks with neighbouring copies are transferred together.
         let together = |one: &Replay, other: &Replay| {
             one.home.checked_add(1) == Some(other.home) && one.copy.checked_add(1) == Some(other.copy)
         };
@@ -59,19 +59,19 @@ impl Recovery {
 /// [`Error::Corrupt`] if the bytes are no superblock.
 pub fn store_empty_superblock(bytes: &mut [u8], sequence: Tid, errno: i32) -> Result<()> {
     let mut superblock = JournalSuperblock::decode(bytes)?;
-    // An empty log has no head worth knowing: the next transaction starts at the first block.
+    // An empty log needs no head: the next transaction starts at the first block.
     (superblock.start, superblock.sequence, superblock.head, superblock.errno) =
         (0, sequence.sequence(), 0, errno);
     superblock.encode(bytes).map_err(unencodable)
 }
 
 fn unencodable(_: EncodeError) -> Error {
-    // What was decoded can be encoded; this is a bug, answered without a panic.
+    // Decoded values can be encoded; this is a bug, reported without a panic.
     uext4_ondisk::Corrupt::from(uext4_ondisk::CorruptKind::JournalField("layout")).into()
 }
 
 /// Writes the superblock of an empty log whose next transaction comes after `sequence`, with the recorded error
-/// `errno`, and makes it durable. Everything that the log held must be durable at home.
+/// `errno`, and makes it durable. All blocks of the log must be durable at home already.
 ///
 /// # Errors
 /// The device's, or [`Error::Corrupt`].

@@ -1,21 +1,21 @@
-//! Making an ordinary transaction of what fast commits changed.
+//! Converts the changes of fast commits into an ordinary transaction.
 //!
-//! Fast commits say what was done, not what the blocks look like, so doing them again after a crash in the middle of
-//! writing their outcome home could give something else. That is why the outcome first becomes a transaction of the
-//! log, under the number that the fast commits carry: from the moment when its commit block is durable, recovery (ours,
-//! the kernel's, e2fsck's) finds that transaction, expects fast commits with the next number, and finds none.
+//! Fast commits are logical records, not block contents, so repeating them after a crash in the middle of writing their
+//! result home could give a different result. So the result is first written to the log as a transaction with the
+//! number of the fast commits: once its commit block is durable, recovery (ours, the kernel's, e2fsck's) finds that
+//! transaction, expects fast commits with the next number, and finds none.
 //!
-//! The older transactions must be durable at home by then: the log is given to the new one. The steps, each made
+//! The older transactions must be durable at home by then, since the new one takes over the log. The steps, each made
 //! durable before the next:
 //!
-//! 1. Blocks of the log that carry the new transaction's number, left-overs of one that was never committed, are
-//!    zeroed: nothing may ever be taken for a part of it.
-//! 2. The superblock says that the log begins at its first block, with that number. There is no such transaction yet,
-//!    so the fast commits count as before.
+//! 1. Log blocks that carry the new transaction's number, left-overs of one never committed, are zeroed, so that none
+//!    can be taken for a part of it.
+//! 2. The superblock is set to a log that begins at its first block, with that number. There is no such transaction
+//!    yet, so the fast commits count as before.
 //! 3. Descriptors and copies.
 //! 4. The commit block.
-//! 5. The first block of the fast commits is zeroed. They do not count any more; but e2fsck 1.47.0 takes a head with
-//!    another number than it expects for an error, and then replays nothing at all.
+//! 5. The first block of the fast commits is zeroed. They no longer count, but e2fsck 1.47.0 treats a head with an
+//!    unexpected number as an error and then replays nothing at all.
 
 use super::reader::LogReader;
 use super::{LogEnd, Recovery, Replay};
@@ -33,10 +33,10 @@ use uext4_ondisk::{Corrupt, CorruptKind, EncodeError, Pblk};
 /// Blocks and their contents.
 pub type Changes = BTreeMap<u64, Box<[u8]>>;
 
-/// Bytes of a descriptor block before its first tag, and of the UUID behind that.
+/// Bytes of a descriptor block before its first tag, and of the UUID after that tag.
 const DESCRIPTOR_HEAD: u32 = 12 + 16;
 
-/// What is written to where in the log.
+/// Writes a transaction to the log.
 struct Writer<'a> {
     device: &'a dyn Device,
     log: &'a dyn LogMap,
@@ -57,7 +57,7 @@ impl Recovery {
         (space / format.tag_size()).max(1) as usize
     }
 
-    /// Whether a transaction of so many blocks fits the log.
+    /// Checks that a transaction of `blocks` blocks fits in the log.
     ///
     /// # Errors
     /// [`Error::FastCommitRoom`] if not.
@@ -68,8 +68,8 @@ impl Recovery {
         if needed > u64::from(room) { Err(Error::FastCommitRoom { blocks: needed, room }) } else { Ok(()) }
     }
 
-    /// Makes `changes` the one transaction of the log, in place of the fast commits. What the log held before must be
-    /// durable at home. Returns what there is to recover now; nothing of it is home yet.
+    /// Makes `changes` the only transaction of the log, in place of the fast commits. The earlier contents of the log
+    /// must be durable at home. Returns the new recovery; none of its blocks is written home yet.
     ///
     /// # Errors
     /// [`Error::FastCommitRoom`], and [`Error::Corrupt`] for a block of the log itself, before anything is written;
@@ -116,7 +116,7 @@ impl Recovery {
 }
 
 fn unencodable(_: EncodeError) -> Error {
-    // Everything that is encoded here was decoded or checked before.
+    // All values encoded here were decoded or checked before.
     Corrupt::from(CorruptKind::JournalField("layout")).into()
 }
 
@@ -125,7 +125,7 @@ impl Writer<'_> {
         self.log.physical(log_block).ok_or(Error::HoleInLog { log_block })
     }
 
-    /// Writes what is in the buffer.
+    /// Writes the buffer.
     fn write(&mut self, block: u64) -> Result<()> {
         let (device, buffer) = (self.device, &self.buffer);
         transfer(block, |pos| device.write_at(buffer, pos, WriteDurability::Cached), buffer.len())
@@ -165,7 +165,7 @@ impl Writer<'_> {
 
     fn superblock(&mut self, block: u64, superblock: &JournalSuperblock) -> Result<()> {
         self.read(block)?;
-        // Only what is to change: the rest may have been written by somebody who knows more fields.
+        // Change only these fields: others may have been written by an implementation that knows more.
         let mut stored =
             JournalSuperblock::decode(&self.buffer).map_err(|corrupt| corrupt.at_block(Pblk(block)))?;
         (stored.start, stored.sequence, stored.head) = (superblock.start, superblock.sequence, 0);
@@ -190,7 +190,7 @@ impl Writer<'_> {
             let checksum = self.format.tag_checksum(self.sequence, &self.buffer);
             let tag = Tag { block: *home, flags, checksum };
             let next = self.format.put_tag(&mut bytes, offset, &tag, &self.uuid).map_err(unencodable)?;
-            // As many tags as fit were counted.
+            // The group has as many tags as fit.
             offset = next.ok_or(Error::FastCommitRoom { blocks: group.len() as u64, room: 0 })?;
             let copy = self.take()?;
             stored.push(Replay { home: *home, copy, escaped });

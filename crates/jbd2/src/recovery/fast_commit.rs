@@ -1,5 +1,5 @@
-//! The fast commits behind the last good transaction: found and checked here, replayed by the file system, which
-//! alone knows what the records mean.
+//! The fast commits after the last good transaction: found and checked here, replayed by the file system, which
+//! interprets the records.
 
 use super::reader::LogReader;
 use crate::{Error, JournalInfo, Result, Tid};
@@ -18,20 +18,20 @@ pub struct FastCommits {
     pub blocks: u32,
 }
 
-/// Replays fast commits. Records come in the order in which they were written, those of an incomplete fast commit
-/// never.
+/// Replays fast commits. Records are passed in the order in which they were written; those of an incomplete fast commit
+/// are not passed.
 pub trait FastCommitReplay {
     /// Why a replay ends early.
     type Error: From<Error>;
 
-    /// Record number `number` of the area, counted from 0, head, padding and tails included: one that changes
-    /// something.
+    /// A record that changes something. `number` is its position in the area, counted from 0 and including head,
+    /// padding and tail records.
     ///
     /// # Errors
     /// End the replay.
     fn record(&mut self, number: u32, record: &FastCommitRecord<'_>) -> std::result::Result<(), Self::Error>;
 
-    /// End of one fast commit, by the record of this number: what came before it must become visible together.
+    /// The end of one fast commit, at record `number`: the records before it must take effect together.
     ///
     /// # Errors
     /// End the replay.
@@ -50,7 +50,7 @@ fn area(info: &JournalInfo) -> std::ops::Range<u32> {
     }
 }
 
-/// Where the walk over the records is.
+/// State of the walk over the records.
 struct Walk {
     expected: u32,
     checksum: FastCommitChecksum,
@@ -59,12 +59,13 @@ struct Walk {
     torn: Option<u32>,
 }
 
-/// Finds the complete fast commits that follow transaction `end` - 1, so carry the number `end`. `None` if the log
-/// has no area for them. With them comes the number of a torn one ([`crate::RecoveryReport::torn_fast_commit`]).
+/// Finds the complete fast commits that follow transaction `end` - 1 and so carry the number `end`. `None` if the log
+/// has no area for them. Also returns the number of a torn one ([`crate::RecoveryReport::torn_fast_commit`]).
 ///
-/// An incomplete fast commit is the ordinary end: nobody was told that it is durable. So is anything malformed, as
-/// left-overs of older fast commits look like that. The kernel refuses to mount the volume if it is the first; but the
-/// blocks of one are written in any order, so a crash can leave the last of them without those before it.
+/// An incomplete fast commit is the ordinary end: it was never reported as durable. So is anything malformed, as
+/// left-overs of older fast commits look like that. The kernel refuses to mount the volume if the first fast commit is
+/// malformed; but the blocks of a fast commit are written in any order, so a crash can leave its last block without
+/// those before it.
 pub(super) fn scan(
     reader: &mut LogReader<'_>,
     info: &JournalInfo,
@@ -89,7 +90,7 @@ pub(super) fn scan(
 }
 
 impl Walk {
-    /// Whether the walk goes on behind this record.
+    /// Takes one record. Returns whether the walk continues after it.
     fn take(&mut self, entry: &FastCommitEntry<'_>, blocks: u32) -> Result<bool> {
         let starts = matches!(entry.record, FastCommitRecord::Head { .. });
         if self.records == 0 && !starts {
@@ -121,7 +122,7 @@ impl Walk {
     }
 }
 
-/// Hands out the records that [`scan`] found, of so many fast commits at most. Returns what was handed out.
+/// Passes on the records that [`scan`] found, of at most `commits` fast commits. Returns what was passed on.
 pub(super) fn deliver<R: FastCommitReplay + ?Sized>(
     reader: &mut LogReader<'_>,
     info: &JournalInfo,

@@ -1,19 +1,19 @@
-//! Recovery: from a log that is not empty to the blocks that must take the place of older ones.
+//! Recovery: reads a log that is not empty and finds the blocks that must replace older ones.
 //!
 //! | file | step |
 //! |---|---|
 //! | `reader.rs` | log blocks, read ahead |
 //! | `scan.rs` | follow the transactions to the last good commit |
-//! | `select.rs` | revokes, latest copies: which copy of which block counts |
-//! | `fast_commit.rs` | the fast commits behind the last transaction |
+//! | `select.rs` | apply revokes, choose the latest copy of each block |
+//! | `fast_commit.rs` | the fast commits after the last transaction |
 //! | `apply.rs` | write the copies home, empty the log |
-//! | `convert.rs` | make an ordinary transaction of what the fast commits changed |
+//! | `convert.rs` | convert the changes of fast commits into an ordinary transaction |
 //!
-//! Nothing is written before [`Recovery::write_home`]; a reader may instead look at the copies where they are
+//! Nothing is written before [`Recovery::write_home`]; a reader may instead use the copies in place
 //! ([`Recovery::blocks`]).
 //!
 //! # Where the log ends
-//! As in the kernel (fs/jbd2/recovery.c) and e2fsck, with what they do on damage sharpened in two places:
+//! As in the kernel (fs/jbd2/recovery.c) and e2fsck, but stricter or more precise about damage in two places:
 //!
 //! | what is found | end | kernel |
 //! |---|---|---|
@@ -25,14 +25,14 @@
 //! | a bad data block | [`LogEnd::Damaged`]: the transaction does not count | leaves the block out, then refuses |
 //! | the whole log is walked | [`LogEnd::Full`] | walks on |
 //!
-//! A damaged log is for the caller to judge: what came before the damage is consistent as far as the log goes and
-//! can be read, but acknowledged changes are lost.
+//! The caller decides what to do with a damaged log: the state before the damage is consistent as far as the log is
+//! concerned and can be read, but acknowledged changes are lost.
 //!
 //! # Memory
-//! At most one record per block of the log: copies, and the log blocks that hold revokes. Revoke records
-//! themselves are only kept for blocks that have a copy. A copy costs some 90 bytes at most while the log is read, and
-//! its tag 8 at least in a descriptor block that must really be there: a log as long as a log can be, all hole but for
-//! a mebibyte of descriptors, takes 12 MB (`crates/hostile/tests/giants.rs`).
+//! At most one record per block of the log: copies, and the log blocks that hold revokes. Revoke records themselves are
+//! only kept for blocks that have a copy. A copy costs at most about 90 bytes while the log is read, and its tag takes
+//! at least 8 bytes in a descriptor block that must really exist: a log of maximum length that is a hole except for a
+//! mebibyte of descriptors takes 12 MB (`crates/hostile/tests/giants.rs`).
 
 mod apply;
 mod convert;
@@ -52,7 +52,7 @@ use std::fmt;
 use std::sync::Arc;
 use uext4_blockdev::Device;
 
-/// What a log holds.
+/// The contents of a log.
 #[derive(Debug, Clone)]
 pub struct Recovery {
     info: JournalInfo,
@@ -67,7 +67,7 @@ pub struct Replay {
     pub home: u64,
     /// Block of the volume that holds the copy.
     pub copy: u64,
-    /// Whether the first four bytes of the copy stand for the journal's magic number.
+    /// Whether the first four bytes of the copy replace the journal's magic number.
     pub escaped: bool,
 }
 
@@ -82,18 +82,18 @@ pub struct RecoveryReport {
     pub transactions: u32,
     /// Copies of blocks in good transactions.
     pub copies: u32,
-    /// Blocks of the volume that get other contents.
+    /// Blocks of the volume that recovery replaces.
     pub blocks: u32,
     /// Revoke records in good transactions.
     pub revokes: u64,
-    /// Copies that do not count because they were revoked.
+    /// Copies ignored because they were revoked.
     pub revoked: u32,
     /// Why the log ended where it did.
     pub ended: LogEnd,
-    /// The fast commits behind the last good transaction; none if the log has no room for any.
+    /// The fast commits after the last good transaction; `None` if the log has no area for them.
     pub fast_commits: Option<FastCommits>,
-    /// The fast commit behind those, counted from 1, if all of it is there but its checksum is wrong: torn by the
-    /// crash, as its blocks need not become durable in order, or damaged afterwards. Nothing tells one from the other.
+    /// The fast commit after those, counted from 1, if it is complete but its checksum is wrong: torn by the crash, as
+    /// its blocks need not become durable in order, or damaged afterwards. The two cases cannot be distinguished.
     pub torn_fast_commit: Option<u32>,
 }
 
@@ -101,16 +101,16 @@ pub struct RecoveryReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogEnd {
-    /// No block of the next transaction: the ordinary end, a torn last transaction included.
+    /// No block of the next transaction: the ordinary end, including a torn last transaction.
     Complete,
     /// Every block of the log was walked.
     Full,
     /// A checksum did not match, in left-overs of an older use of the log.
     Stale,
-    /// A checksum did not match in the last transaction of a log with asynchronous commits: the crash came before
-    /// all of it was on the medium.
+    /// A checksum did not match in the last transaction of a log with asynchronous commits: the crash came before it
+    /// was completely on the medium.
     Interrupted,
-    /// A committed transaction is damaged; it and what follows it do not count.
+    /// A committed transaction is damaged; it and all later ones are ignored.
     Damaged(Damage),
 }
 
@@ -127,7 +127,7 @@ impl fmt::Display for LogEnd {
 }
 
 impl LogEnd {
-    /// The damage, if that is why.
+    /// The damage, if that ended the log.
     #[must_use]
     pub fn damage(&self) -> Option<Damage> {
         match self {
@@ -142,8 +142,8 @@ impl Recovery {
     /// many blocks the volume has.
     ///
     /// # Errors
-    /// The device's, [`crate::Error::HoleInLog`], and [`crate::Error::Unsupported`] for fast commits of a kind that
-    /// nobody knows. Damage in the log is no error: [`RecoveryReport::ended`].
+    /// The device's, [`crate::Error::HoleInLog`], and [`crate::Error::Unsupported`] for fast commits of an unknown
+    /// kind. Damage in the log is not an error: see [`RecoveryReport::ended`].
     pub fn read(
         device: &Arc<dyn Device>,
         log: &dyn LogMap,
@@ -193,28 +193,27 @@ impl Recovery {
         &self.info
     }
 
-    /// The blocks that get other contents, in order, each once.
+    /// The blocks that recovery replaces, in order, each once.
     #[must_use]
     pub fn blocks(&self) -> &[Replay] {
         &self.blocks
     }
 
     /// The sequence number that the superblock of the emptied log must hold: one more than that of the first
-    /// transaction that was not good, so that nothing left in the log is taken for new (as jbd2 and e2fsck do).
+    /// transaction that was not good, so that no left-over in the log is taken for new (as jbd2 and e2fsck do).
     #[must_use]
     pub fn empty_sequence(&self) -> Tid {
         self.report.end.next()
     }
 
-    /// The sequence number of the log's superblock once recovery is over: [`Recovery::empty_sequence`], or what it
-    /// is if the log was empty.
+    /// The sequence number of the log's superblock once recovery is over: [`Recovery::empty_sequence`], or the present
+    /// one if the log was empty.
     #[must_use]
     pub fn settled_sequence(&self) -> Tid {
         if self.info.needs_recovery() { self.empty_sequence() } else { self.info.sequence() }
     }
 
-    /// Hands the records of complete fast commits to `replay`, in order, and no more than `commits` of them. Returns
-    /// what was handed out.
+    /// Passes the records of at most `commits` complete fast commits to `replay`, in order. Returns what was passed on.
     ///
     /// # Errors
     /// Those of `replay`, and of reading.

@@ -7,7 +7,7 @@ use uext4_blockdev::{Buffer, Device};
 /// Bytes read at once.
 const WINDOW: usize = 256 << 10;
 
-/// Blocks of the log, with the last piece read kept.
+/// Reads blocks of the log and keeps the last piece read.
 pub(super) struct LogReader<'d> {
     device: &'d dyn Device,
     log: &'d dyn LogMap,
@@ -52,7 +52,7 @@ impl<'d> LogReader<'d> {
         let outside = Error::HoleInLog { log_block };
         let pos = physical.checked_mul(self.block_size as u64).ok_or(outside)?;
         if self.device.read_at(&mut self.window[..length], pos).is_err() {
-            // One of the blocks behind may be unreadable and of no account: left-overs, or data nobody looks at.
+            // A later block of the piece may be unreadable and irrelevant: left-overs, or data that is never used.
             blocks = 1;
             self.device
                 .read_at(&mut self.window[..self.block_size], pos)

@@ -60,11 +60,11 @@ struct Walk<'r, 'd> {
     checksum: TransactionChecksum,
     /// Time of the last commit that counted, or of the one that failed.
     committed: u64,
-    /// A descriptor or revoke block with a bad checksum: left-overs or damage, its commit block will tell.
+    /// A descriptor or revoke block with a bad checksum: left-overs or damage, depending on its commit block.
     suspect: Option<Fault>,
     /// A fault in the current transaction that is damage if the transaction was committed.
     broken: Option<Fault>,
-    /// The transaction, not good, that would be the last one of an interrupted asynchronous commit.
+    /// A bad transaction that may be the last one of an interrupted asynchronous commit.
     failed: Option<Damage>,
     skipped: u32,
 }
@@ -138,7 +138,7 @@ impl Walk<'_, '_> {
         if let Err(corrupt) = format.verify_tail(block) {
             self.suspect.get_or_insert(Fault { log_block, kind: corrupt.kind });
         }
-        // What a suspect descriptor says is only good for finding the next block.
+        // The tags of a suspect descriptor are only used to find the next block.
         let counts = self.suspect.is_none() && self.failed.is_none();
         let summed = counts && format.checksums == LogChecksums::Transaction;
         if summed {
@@ -154,7 +154,7 @@ impl Walk<'_, '_> {
         Ok(None)
     }
 
-    /// Notes one copy; `descriptor` is where its tag stands.
+    /// Records one copy; `descriptor` is the log block of its tag.
     fn copy(&mut self, tag: &Tag, descriptor: u32, log_block: u32, summed: bool) -> Result<()> {
         let mut bad = false;
         let sequence = self.sequence();
@@ -224,9 +224,9 @@ impl Walk<'_, '_> {
         Ok(None)
     }
 
-    /// A commit block behind a transaction that failed. A good one proves that the failed transaction was not the last
-    /// one, so nothing interrupted it; one that fails itself proves nothing, nor does one that is older than the
-    /// commit before it and has a suspect transaction: left-overs.
+    /// A commit block after a failed transaction. A good one proves that the failed transaction was not the last one,
+    /// so it was not interrupted. One that fails itself proves nothing, nor does one that is older than the commit
+    /// before it and has a suspect transaction: left-overs.
     fn behind_failed(&mut self, damage: Damage, good: bool, left_over: bool) -> Option<LogEnd> {
         if left_over {
             return Some(LogEnd::Interrupted);
@@ -238,8 +238,8 @@ impl Walk<'_, '_> {
         None
     }
 
-    /// A mismatch in a transaction whose commit block was found. Time does not run backwards within one use of the
-    /// log: an older commit is from before.
+    /// A mismatch in a transaction whose commit block was found. Time does not run backwards within one use of the log:
+    /// an older commit is from an earlier use.
     fn verdict(&self, fault: Fault, older: bool) -> Result<LogEnd> {
         if older { Ok(LogEnd::Stale) } else { Ok(LogEnd::Damaged(self.damage(fault)?)) }
     }
@@ -250,7 +250,7 @@ impl Walk<'_, '_> {
         Ok(Damage { tid, log_block, block: self.reader.physical(log_block)?, kind })
     }
 
-    /// Drops what belongs to no good transaction.
+    /// Drops everything that belongs to no good transaction.
     fn finish(mut self, end: LogEnd) -> Scan {
         self.found.copies.truncate(self.open.0);
         self.found.revoke_blocks.truncate(self.open.1);

@@ -1,4 +1,4 @@
-//! Which copy of which block counts: the latest one, unless a later or the same transaction revoked the block.
+//! Selects the copy of each block: the latest one, unless the same or a later transaction revoked the block.
 
 use super::reader::LogReader;
 use super::scan::{Copy, Scan};
@@ -15,7 +15,7 @@ struct Home {
     revoked_before: u32,
 }
 
-/// The revokes that concern blocks with copies.
+/// The revokes of blocks that have copies.
 #[derive(Debug)]
 struct Revoked {
     homes: Vec<Home>,
@@ -30,7 +30,7 @@ impl Revoked {
         let mut revoked = Revoked { homes, records: 0 };
         for block in &scan.revoke_blocks {
             let contents = reader.block(block.log_block)?;
-            // The scan looked at the count already.
+            // The scan has checked the count already.
             for number in format.revokes(contents)? {
                 revoked.records += 1;
                 if let Ok(index) = revoked.homes.binary_search_by_key(&number, |home| home.block) {
@@ -48,10 +48,10 @@ impl Revoked {
     }
 }
 
-/// Most cuts of one log, each of which looks at all of it.
+/// Maximum cuts of one log, each of which examines the whole log.
 const CUTS_MAX: u32 = 64;
 
-/// Fills `recovery` from what the scan found.
+/// Fills `recovery` from the results of the scan.
 pub(super) fn select(mut scan: Scan, reader: &mut LogReader<'_>, recovery: &mut Recovery) -> Result<()> {
     let format = recovery.info.format();
     // Stable: the copies of one block stay in the order of the log.
@@ -59,9 +59,9 @@ pub(super) fn select(mut scan: Scan, reader: &mut LogReader<'_>, recovery: &mut 
     let mut revoked = Revoked::read(&scan, format, reader)?;
     let mut rounds = 0;
     loop {
-        // A copy that is revoked is not looked at, so it may be bad, as long as the transaction that revokes it counts:
-        // each cut may take that one away. Logs that do so again and again are no accident; they end at the first bad
-        // copy of all.
+        // A revoked copy is not used, so it may be bad, as long as the transaction that revokes it counts; but each cut
+        // may remove that transaction. A log in which this repeats many times is malicious; it ends at the first bad
+        // copy.
         let counted =
             scan.copies.iter().filter(|copy| copy.bad && (rounds > CUTS_MAX || !revoked.covers(copy)));
         let Some(bad) = counted.min_by_key(|copy| (copy.transaction, copy.log_block)).copied() else { break };
