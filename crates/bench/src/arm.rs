@@ -7,7 +7,7 @@ use uext4::Switches;
 pub enum Arm {
     /// Every switch on.
     On,
-    /// The scenario's switch off (every switch, where the scenario has no single one).
+    /// The scenario's switch off (every switch, if the scenario has no single one).
     Off,
     /// Every switch off.
     AllOff,
@@ -22,7 +22,7 @@ pub enum Arm {
 }
 
 impl Arm {
-    /// Those that can be asked for; the others belong to scenarios, or to [`crate::Settings::kernel`].
+    /// Those that can be requested; the others belong to scenarios, or to [`crate::Settings::kernel`].
     pub const CHOICES: [Arm; 4] = [Arm::On, Arm::Off, Arm::AllOff, Arm::Raw];
 
     /// Name in JSON and tables.

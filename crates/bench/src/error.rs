@@ -4,10 +4,10 @@ use rustix::io::Errno;
 use std::io;
 use uext4::device;
 
-/// Result of everything here.
+/// The crate's result type.
 pub type Result<T> = std::result::Result<T, BenchError>;
 
-/// Why not.
+/// The reason.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The arguments contradict each other or the device.
@@ -35,7 +35,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// A failure with its own words.
+    /// A failure with its own message.
     pub fn failed(message: impl Into<String>) -> Self {
         BenchError::Failed(message.into())
     }

@@ -1,12 +1,12 @@
 //! What each optimisation is worth, and what the file system costs over the bare device.
 //!
 //! [`run()`] measures what [`Settings`] ask for and returns a [`Report`]; [`floors()`] measures the promised ratios and
-//! judges them. Nothing is printed: who runs it is told how it goes on ([`Event`]), and a report tells itself as
+//! judges them. Nothing is printed: the caller receives each [`Event`], and a report renders itself as
 //! text, JSON or a page.
 //!
 //! Reading path: `scenario` (what is requested) → `volume` (on what) → `measure` (sessions, rounds, ratios) →
 //! `runner` (threads and slices) → `work` (the measured loops). Around them: `ops` makes the requests, `routes` voids a
-//! measurement that took another route, `statistics` says how sure a ratio is, `report` tells, `floors` checks the
+//! measurement that took another route, `statistics` computes intervals, `report` prints, `floors` checks the
 //! promises; those of no scenario are in `changing` and, where a process of its own measures, in `probes`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

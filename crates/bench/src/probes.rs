@@ -1,4 +1,4 @@
-//! What a process of its own measures: how much memory something takes shows only where nothing else was done.
+//! Measurements in a separate process: peak memory is meaningful only if the process did nothing else.
 
 use crate::error::{BenchError, Doing, Result};
 use crate::ops::mix;
@@ -13,7 +13,7 @@ use uext4::{
     WriteFlags,
 };
 
-/// What a process is started for. It prints what [`Probe::run`] returns.
+/// The task of such a process, which prints the result of [`Probe::run`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
     /// A volume is opened.

@@ -1,4 +1,4 @@
-//! From what is asked for to a report: jobs on volumes, one after another.
+//! Turns settings into a report: runs jobs on volumes, one after another.
 
 use crate::error::{BenchError, Result};
 use crate::load;
@@ -14,12 +14,12 @@ use std::sync::Arc;
 /// Most bytes that a working set grows to because the caches are large.
 const BEYOND_CACHE_MAX: u64 = 1 << 30;
 
-/// How a run goes on, told when it happens.
+/// Progress of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// What makes the figures worse, before anything is measured: whoever measures can still stop.
+    /// Something that spoils the figures, reported before measuring starts, so that the user can stop.
     Warning(String),
-    /// The measurement of a scenario begins.
+    /// The measurement of a scenario starts.
     Begin {
         /// Its name.
         title: String,

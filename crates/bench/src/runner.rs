@@ -26,7 +26,7 @@ pub struct Slice {
     pub wall: Duration,
     /// Processor time of this process meanwhile.
     pub cpu: Duration,
-    /// What the library counted.
+    /// The library's counters.
     pub counters: Option<Stats>,
 }
 
@@ -81,7 +81,7 @@ struct Ended {
     facts: Option<QueueFacts>,
 }
 
-/// What the threads of a session share.
+/// State shared by the threads of a session.
 struct Shared<'a> {
     session: &'a dyn Session,
     source: &'a OpSource,
@@ -153,7 +153,7 @@ fn work(
     let mut unused = Latencies::new()?;
     let mut ops: Vec<Op> = Vec::new();
     let now = Instant::now();
-    // A receiver that is gone has failed, and tells why by itself.
+    // A receiver that is gone has failed, and reports its own error.
     let _gone = reports.send(Ok(Report { tally: Tally::default(), start: now, end: now }));
     while let Ok(turn) = turns.recv() {
         prepare(shared.source, arms[turn.arm], turn.round, number, &mut ops);

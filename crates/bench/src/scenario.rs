@@ -10,15 +10,15 @@
 //! | the same, `mixed` | two threads of plain writes beside it | the same, a cache that takes time to flush |
 //! | the same, `1-thread`, `4-threads`, `16-threads` | blocking calls that share flushes | loop over tmpfs |
 //! | `randread-poll` | one core, batches of 32 | loop over tmpfs (root), else a tmpfs file |
-//! | the same, `no-device` | a device that answers at once and moves nothing | `null:` |
+//! | the same, `no-device` | a device that completes at once and transfers no data | `null:` |
 //! | the same, `no-nowait` | a queue where a ring would need worker threads | zram (root), else a tmpfs file |
 //! | `subblock-overwrite` | 2 KiB in 4 KiB blocks, 8 × 256 | loop over tmpfs; `mem:`, 740 µs a request |
 //! | the same, `sequential` | all threads from offset 0, so that they meet in the same blocks | the same |
 //! | `seq-read` | 1 MiB reads | loop over tmpfs (root), else a tmpfs file |
-//! | `append` | 4 KiB behind the end of an empty file | loop over tmpfs (root), else a tmpfs file; `mem:` |
+//! | `append` | 4 KiB appended to an empty file | loop over tmpfs (root), else a tmpfs file; `mem:` |
 //! | the same, `8-threads` | a file each | the same |
 //! | the same, `durable` | with `O_DSYNC` | loop over tmpfs |
-//! | `seq-write` | 1 MiB behind the end of an empty file | the same |
+//! | `seq-write` | 1 MiB appended to an empty file | the same |
 //! | `fsync`, `8-threads`, `1-thread` | an `fsync` after each append | `mem:`, 500 µs a flush; loop over tmpfs |
 //! | `first-write` | random 4 KiB into unwritten blocks, each once | loop over tmpfs (root), else a tmpfs file |
 //! | the same, `16-threads` | 16 synchronous jobs, 32 files | zram (root), else a tmpfs file |
@@ -41,23 +41,23 @@ pub enum Mode {
     },
 }
 
-/// Where one request lies after another.
+/// The order of request positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Anywhere.
     Random,
-    /// Behind each other; each thread begins somewhere else.
+    /// Sequential; each thread starts at a different offset.
     Sequential,
-    /// Behind each other; every thread begins with the first byte, so that all meet in the same blocks.
+    /// Sequential; every thread starts at the first byte, so that all meet in the same blocks.
     Together,
-    /// Behind each other from the first byte on; each thread has a file of its own.
+    /// Sequential from the first byte on; each thread has its own file.
     Append,
     /// Anywhere, but every block of all files once.
     Once,
 }
 
 impl Order {
-    /// No byte is asked for twice.
+    /// No byte is requested twice.
     pub fn is_once(self) -> bool {
         matches!(self, Order::Append | Order::Once)
     }

@@ -1,4 +1,4 @@
-//! What is asked for.
+//! The settings of a run.
 
 use crate::arm::Arm;
 use crate::error::{BenchError, Result};
@@ -7,13 +7,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use uext4::Switches;
 
-/// Seconds measured of each arm unless asked otherwise.
+/// Default seconds measured of each arm.
 pub const SECONDS: f64 = 2.0;
-/// Slices of each arm unless asked otherwise. Fewer say little.
+/// Default slices of each arm. Fewer give wide intervals.
 pub const ROUNDS: u32 = 40;
 /// Longest slice, seconds.
 const SLICE_MAX: f64 = 0.25;
-/// Shortest slice, seconds: below it the start of the threads would be what is measured.
+/// Shortest slice, seconds: a shorter one would measure the start of the threads.
 const SLICE_MIN: f64 = 0.001;
 
 /// How long and how often each arm is measured.
@@ -29,7 +29,7 @@ impl Timing {
     /// `seconds` in `rounds` slices; more rounds if the slices would be longer than 250 ms, and at least one.
     pub fn new(seconds: f64, rounds: u32) -> Self {
         let rounds = rounds.max((seconds / SLICE_MAX).ceil() as u32).max(1);
-        // What is not a number is no time either.
+        // NaN is not a valid time.
         Timing { rounds, slice: (seconds.max(0.0) / f64::from(rounds)).clamp(SLICE_MIN, SLICE_MAX) }
     }
 }
@@ -39,28 +39,28 @@ impl Timing {
 pub struct Settings {
     /// Scenarios by name ([`crate::scenario_names`]); all that suit the device without one.
     pub scenarios: Vec<String>,
-    /// `DEVICE[:/dir]`, on whose files `uext4-bench.N` it measures. Those that are there lose their contents, others
-    /// are made and removed. Without it, volumes of its own in `/dev/shm`.
+    /// `DEVICE[:/dir]`, on whose files `uext4-bench.N` it measures. Existing ones lose their contents, others are
+    /// created and removed. Without it, temporary volumes in `/dev/shm`.
     pub device: Option<OsString>,
-    /// Format the device first: everything on it is lost. What holds something known is refused.
+    /// Format the device first: everything on it is lost. A device with recognized contents is refused.
     pub mkfs: bool,
-    /// Format it whatever it holds.
+    /// Format it whatever it contains.
     pub force: bool,
-    /// The command `uext4`, which removes the files that were made on the device, whatever ends this process.
+    /// The command `uext4`, which removes the files created on the device, however this process ends.
     pub program: PathBuf,
-    /// Bytes that the requests are spread over, in all files together.
+    /// Total size of the files that the requests are spread over.
     pub size: Option<u64>,
     /// Threads.
     pub threads: Option<u16>,
     /// Requests in flight per thread, in scenarios that use queues.
     pub depth: Option<u32>,
-    /// Which arms run, of [`Arm::CHOICES`].
+    /// Arms to run, of [`Arm::CHOICES`].
     pub arms: Vec<Arm>,
     /// The kernel's ext4 too, where there is a block device. It is mounted, which needs root.
     pub kernel: bool,
     /// The setting that [`Arm::On`] uses; the other arms switch off from there.
     pub switches: Switches,
-    /// How long.
+    /// Duration and slices.
     pub timing: Timing,
 }
 
@@ -84,7 +84,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses what nobody can measure, whatever the scenario.
+    /// Refuses settings that no scenario can measure.
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |why: String| Err(BenchError::Usage(why));
         let known = |name: &&String| scenario::names().contains(&name.as_str());

@@ -1,5 +1,5 @@
-//! The list of bad blocks may name blocks of inode tables, and backups of superblock and descriptors: they lie where
-//! they must, and are done without. e2fsck takes all inodes in such a block for used, and reads none of them.
+//! The list of bad blocks may name blocks of inode tables, and backups of superblock and descriptors: their places are
+//! fixed, and the volume does without them. e2fsck treats all inodes in such a block as used, and reads none of them.
 
 use crate::map::{MapWalk, Sink};
 use crate::orphans;
@@ -9,7 +9,7 @@ use uext4::Result;
 use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
 use uext4_ondisk::{Group, Ino};
 
-/// Finds the blocks of inode tables that are bad. What else the list names is judged by pass 1.
+/// Finds the bad blocks of inode tables. Pass 1 checks the rest of the list.
 pub(crate) fn collect(shared: &Shared<'_>) -> Result<()> {
     let mut reader = shared.reader()?;
     let Some(inode) = orphans::load(shared, &mut reader, Ino::BAD_BLOCKS)? else { return Ok(()) };
@@ -17,7 +17,7 @@ pub(crate) fn collect(shared: &Shared<'_>) -> Result<()> {
         return Ok(());
     }
     let mut tables = Tables { shared, left: shared.sb.geometry.blocks_count().saturating_mul(2) };
-    // The map is judged with all others, by pass 1.
+    // Pass 1 checks the map with all others.
     let mut quiet = Findings::new(0);
     MapWalk::new(shared, &mut reader, &mut quiet, Ino::BAD_BLOCKS).all(&inode, &mut tables)?;
     shared.renew_nodes();
@@ -26,7 +26,7 @@ pub(crate) fn collect(shared: &Shared<'_>) -> Result<()> {
 
 struct Tables<'s, 'd> {
     shared: &'s Shared<'d>,
-    /// Blocks that are still looked at: an honest list names each once.
+    /// Budget of blocks to check: an honest list names each once.
     left: u64,
 }
 

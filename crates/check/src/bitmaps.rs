@@ -1,4 +1,4 @@
-//! Pass 5: bitmaps and counts against what was found in use.
+//! Pass 5: compares bitmaps and counts with the blocks and inodes found in use.
 
 use crate::bits::{Bits, low_mask};
 use crate::kinds;
@@ -12,7 +12,7 @@ use uext4_ondisk::{Group, Pblk, Place};
 /// Bitmaps of a flex group lie side by side: so many come with the first.
 const AHEAD: u64 = 31;
 
-/// What a worker found.
+/// A worker's findings.
 pub(crate) struct GroupScanner<'s, 'd> {
     shared: &'s Shared<'d>,
     blocks: Reader<'d>,
@@ -51,7 +51,7 @@ impl Differences {
     }
 }
 
-/// 64 bits of a bitmap block; `None` behind its end.
+/// 64 bits of a bitmap block; `None` past its end.
 fn word_at(bitmap: &[u8], bit: u64) -> Option<u64> {
     let start = (bit / 8) as usize;
     bitmap.get(start..start + 8)?.first_chunk().copied().map(u64::from_le_bytes)

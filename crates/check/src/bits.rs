@@ -1,5 +1,5 @@
-//! A bitmap shared by threads, in pieces that exist once a bit in them is set: a volume that claims to be huge
-//! costs memory only for what it really uses.
+//! A bitmap shared by threads, in pieces allocated when a bit in them is first set: a volume that claims to be huge
+//! costs memory only for the blocks it uses.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ impl Bits {
         let Some(piece) = self.pieces.get((bit / PIECE_BITS) as usize) else { return 0 };
         let words = piece.get_or_init(|| (0..PIECE).map(|_| AtomicU64::new(0)).collect());
         let word = &words[(bit % PIECE_BITS / 64) as usize];
-        // Different threads count different blocks; nothing is read through these bits before the threads end.
+        // Different threads count different blocks, and nothing depends on these bits before the threads end.
         word.fetch_or(mask, Ordering::Relaxed)
     }
 
@@ -56,7 +56,7 @@ impl Bits {
         piece.map_or(0, |words| words[(word % PIECE as u64) as usize].load(Ordering::Relaxed))
     }
 
-    /// The 64 bits from `bit` on; zeros behind the end.
+    /// The 64 bits from `bit` on; zeros past the end.
     pub(crate) fn word(&self, bit: u64) -> u64 {
         let (word, offset) = (bit / 64, bit % 64);
         let low = self.aligned(word) >> offset;

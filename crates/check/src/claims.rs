@@ -1,4 +1,4 @@
-//! What one inode claims.
+//! The blocks that one inode claims.
 
 use crate::badblocks;
 use crate::kinds;
@@ -9,14 +9,14 @@ use crate::shared::Shared;
 use uext4_ondisk::ext4::Extent;
 use uext4_ondisk::{Group, Ino, Lblk, Pblk, Place};
 
-/// Marks blocks as used and remembers what must be known of the map.
+/// Marks blocks as used and records facts about the map.
 pub(crate) struct Claims<'s, 'd> {
     shared: &'s Shared<'d>,
     ino: Ino,
     directory: bool,
     /// Clusters claimed, a cluster that two neighbouring extents share counted once.
     pub clusters: u64,
-    /// The logical block behind the last one mapped.
+    /// The logical block after the last one mapped.
     pub end: u64,
     /// The last logical block that is written.
     pub last_written: Option<u32>,
@@ -97,7 +97,7 @@ impl<'s, 'd> Claims<'s, 'd> {
         }
     }
 
-    /// Tells what was odd, and hands the directory's blocks over.
+    /// Reports what is wrong, and hands over the directory's blocks.
     pub(crate) fn report(&mut self, findings: &mut Findings, blocks: &mut Vec<DirBlockRef>) {
         blocks.append(&mut self.blocks);
         let place = Place { inode: Some(self.ino), ..Place::default() };
@@ -119,7 +119,7 @@ impl<'s, 'd> Claims<'s, 'd> {
         for (kind, backup) in [&kinds::SUPER_BACKUP, &kinds::GROUP_BACKUP].into_iter().zip(self.bad_backups) {
             if let Some((group, block)) = backup {
                 let place = Place { group: Some(group), block: Some(Pblk(block)), ..Place::default() };
-                findings.add(kind, place, "it lies in a bad block");
+                findings.add(kind, place, "it is in a bad block");
             }
         }
         if let Some(block) = self.excess {

@@ -33,7 +33,7 @@ struct Listing<'a> {
     bytes: &'a [u8],
 }
 
-/// What a worker found.
+/// A worker's findings.
 pub(crate) struct DirScanner<'s, 'd> {
     reader: Reader<'d>,
     pub scan: DirScan<'s, 'd>,
@@ -210,7 +210,7 @@ impl DirScan<'_, '_> {
         let Some((parent, first)) = head.split_first_chunk::<4>() else { return };
         let parent = u32::from_le_bytes(*parent);
         self.parents.push((directory.ino, parent));
-        // `.` and `..` are not stored, but they count.
+        // `.` and `..` are not stored, but count as links.
         for target in [directory.ino, parent] {
             match self.shared.inodes.in_use(target) {
                 Some(slot) => {
@@ -255,7 +255,7 @@ impl DirScan<'_, '_> {
         if !right_name {
             let found = entry.name.escape_ascii().to_string();
             let name = if position == 0 { "." } else { ".." };
-            let text = format_args!("`{found}` stands in the place of `{name}`");
+            let text = format_args!("`{found}` is in the place of `{name}`");
             self.findings.add(&kinds::DIR_DOTS, place, text);
         } else if position == 0 && target != ino {
             self.findings.add(&kinds::DIR_DOTS, place, format_args!("`.` leads to inode {target}"));
@@ -273,8 +273,10 @@ impl DirScan<'_, '_> {
                 slot.count_entry();
                 let directory = slot.file_type() == Some(FileType::Directory);
                 if !directory && slot.kind() != UNKNOWN {
-                    let text =
-                        format_args!("`{}` leads to inode {target}, no directory", entry.name.escape_ascii());
+                    let text = format_args!(
+                        "`{}` leads to inode {target}, not a directory",
+                        entry.name.escape_ascii()
+                    );
                     self.findings.add(&kinds::DIR_DOTS, place, text);
                 }
                 self.check_type(listing, entry, slot);
@@ -288,16 +290,16 @@ impl DirScan<'_, '_> {
         }
     }
 
-    /// Tells of an entry whose inode cannot be read.
+    /// Reports an entry whose inode cannot be read.
     fn in_bad_block(&mut self, place: Place, name: &[u8], target: u32, slot: &Slot) {
         if slot.marks() & MARK_BAD_BLOCK != 0 {
             let text =
-                format_args!("`{}` names inode {target}, which lies in a bad block", name.escape_ascii());
+                format_args!("`{}` names inode {target}, which is in a bad block", name.escape_ascii());
             self.findings.add(&kinds::ENTRY_BAD_BLOCK, place, text);
         }
     }
 
-    /// Tells of an entry whose inode is not in use, unless nobody can know.
+    /// Reports an entry whose inode is not in use, unless that is unknown.
     fn not_in_use(&mut self, place: Place, target: u32, text: impl Display) {
         if self.shared.is_out_of_reach(target) {
             self.findings.not_examined("inodes that directories name", "their group's descriptor is damaged");
@@ -365,7 +367,7 @@ impl DirScan<'_, '_> {
             return;
         }
         if said == 0 {
-            // As on volumes that got the feature later. Readers look into the inode.
+            // Common on volumes that got the feature later. Readers look into the inode.
             let text = format_args!("`{}`", entry.name.escape_ascii());
             self.findings.add(&kinds::ENTRY_UNTYPED, place, text);
         } else if said != kind {
@@ -386,7 +388,7 @@ impl DirScan<'_, '_> {
         }
     }
 
-    /// Names that stand twice in the block just read.
+    /// Reports names that occur twice in the block just read.
     fn duplicates(&mut self, place: Place, bytes: &[u8]) {
         self.names.sort_unstable();
         let name = |offset: u32, length: u8| &bytes[offset as usize..offset as usize + usize::from(length)];

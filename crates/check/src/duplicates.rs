@@ -1,4 +1,4 @@
-//! Pass 1B: who claims the blocks that are claimed more than once. Only damaged volumes come here.
+//! Pass 1B: finds the owners of blocks that are claimed more than once. Only damaged volumes need it.
 
 use crate::badblocks;
 use crate::inode::each_record;
@@ -29,7 +29,7 @@ pub(crate) fn find_owners(
         each_record(shared, &mut table, group, |ino, _, record| {
             let known = shared.inodes.in_use(ino.get()).is_some_and(|slot| slot.marks() & MARK_BROKEN == 0);
             let role = Role::of(shared.sb, ino);
-            // The map of the resize inode is the file system's own metadata, all but one block.
+            // The map of the resize inode is file system metadata, except for one block.
             if !known || role == Role::Resize {
                 return Ok(());
             }
@@ -43,7 +43,7 @@ pub(crate) fn find_owners(
             if !mapped || inode.has_inline_data() {
                 return Ok(());
             }
-            // What is wrong with the map itself is known already.
+            // Damage of the map itself is already reported.
             let mut quiet = Findings::new(0);
             let mut owner = Owner { shared, findings, ino };
             MapWalk::new(shared, &mut nodes, &mut quiet, ino).all(&inode, &mut owner)

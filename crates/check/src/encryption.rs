@@ -1,4 +1,4 @@
-//! Encrypted inodes: each has a context that says how, and an encrypted directory names what is encrypted alike.
+//! Encrypted inodes: each has an encryption context, and the entries of an encrypted directory have the same policy.
 //!
 //! Source: `include/uapi/linux/fscrypt.h` and `fs/crypto/fscrypt_private.h` (contexts), `fs/crypto/policy.c`
 //! (`fscrypt_has_permitted_context`: what a directory may name).
@@ -13,19 +13,19 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Pblk, Place};
 
-/// Name of the attribute that holds the context, in the name space of encryption.
+/// Name of the attribute that contains the context, in the encryption name space.
 const CONTEXT: &[u8] = b"c";
 /// Bytes of the shortest encrypted name: one block of the cipher.
 const NAME_MIN: usize = 16;
-/// The policy of a context that was not read, because it lies in an inode of its own (the kernel does that where there
-/// is no room elsewhere): it may be any.
+/// The policy of a context that was not read because it is in a separate inode (the kernel does that if there is no
+/// room elsewhere): it may be any.
 const UNREAD: u64 = 0;
-/// The policy of contexts of later versions: they are all taken for alike.
+/// The policy of contexts of later versions: all are treated as the same.
 const LATER: u64 = 1;
 
 /// How an inode is encrypted: inodes of the same policy have the same number.
 fn policy(context: &[u8]) -> Option<u64> {
-    // Version, modes and flags, then the key's name; behind it comes the nonce, which each inode has for itself.
+    // Version, modes and flags, then the key's name; the nonce after it differs in each inode.
     let (size, policy) = match context.first()? {
         0 => return None,
         1 => (28, 12),
@@ -33,7 +33,7 @@ fn policy(context: &[u8]) -> Option<u64> {
         _ => return Some(LATER),
     };
     let policy = context.get(..policy).filter(|_| context.len() == size)?;
-    // Two policies that collide cost a finding, no more. (FNV-1a.)
+    // A collision of two policies only hides a finding. (FNV-1a.)
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     Some(policy.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(LATER + 1))
 }
@@ -57,7 +57,7 @@ impl Scan<'_, '_> {
         inode: &Inode,
         own: Option<&XattrArea<'_>>,
     ) -> Result<()> {
-        // Of an inode that waits for its deletion the attributes may be gone.
+        // An inode waiting for deletion may have lost its attributes.
         if !inode.flags.contains(InodeFlags::ENCRYPT) || inode.links == 0 {
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl Scan<'_, '_> {
         Ok(())
     }
 
-    /// The context in an attribute block. Neighbours may share it, so the last one is remembered.
+    /// The context in an attribute block. Neighbours may share the block, so the last one is cached.
     fn context_in_block(&mut self, block: Pblk) -> Result<Context> {
         if let Some((last, found)) = self.last_context
             && last == block
@@ -88,7 +88,7 @@ impl Scan<'_, '_> {
             return Ok(found);
         }
         let bytes = self.nodes.block(block.get(), 0)?;
-        // Damage of the block is told where all attribute blocks are checked.
+        // The check of all attribute blocks reports damage of the block.
         let found = XattrBlock::decode(bytes, block, &self.shared.lenient)
             .map_or(Context::Missing, |decoded| context(&decoded.area));
         self.last_context = Some((block, found));
@@ -97,7 +97,7 @@ impl Scan<'_, '_> {
 }
 
 impl Shared<'_> {
-    /// How an inode is encrypted; `None` if it is not, or nobody knows. Known after pass 1.
+    /// How an inode is encrypted; `None` if it is not, or unknown. Available after pass 1.
     pub(crate) fn policy(&self, ino: u32) -> Option<u64> {
         let policies = self.policies.get()?;
         let index = policies.binary_search_by_key(&ino, |(ino, _)| *ino).ok()?;

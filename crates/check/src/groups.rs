@@ -9,7 +9,7 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{CorruptKind, Group, Pblk, Place};
 
-/// More groups than this are not looked at: 32 TiB of the smallest blocks, 512 TiB of the usual ones.
+/// Maximum groups checked: 32 TiB with the smallest blocks, 512 TiB with the usual ones.
 const GROUPS_MAX: u32 = 1 << 22;
 
 /// log2 of the most groups whose metadata may lie together.
@@ -29,7 +29,7 @@ pub(crate) fn fits(sb: &Superblock, findings: &mut Findings) -> bool {
     true
 }
 
-/// What of the superblock can be judged by itself.
+/// Checks the superblock by itself.
 pub(crate) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
     let (sb, geometry) = (shared.sb, &shared.sb.geometry);
     if sb.reserved_blocks > geometry.blocks_count() / 2 {
@@ -81,11 +81,11 @@ pub(crate) fn load(shared: &mut Shared<'_>, findings: &mut Findings) -> Result<(
     for number in 0..geometry.descriptor_blocks() {
         let Some(block) = geometry.descriptor_block(number) else { break };
         let left = geometry.group_count() - number * per_block;
-        // Descriptors that lie behind the volume are of a damaged meta_bg layout.
+        // Descriptors past the end of the volume mean a damaged meta_bg layout.
         if block.get() >= geometry.blocks_count() {
             let place =
                 Place { block: Some(block), group: Some(Group(number * per_block)), ..Place::default() };
-            findings.add(&kinds::GROUP_LOCATION, place, "the descriptors lie behind the volume");
+            findings.add(&kinds::GROUP_LOCATION, place, "the descriptors are past the end of the volume");
             groups.resize(groups.len() + left.min(per_block) as usize, None);
             continue;
         }
@@ -167,7 +167,7 @@ fn zone(start: Pblk, count: u64, group: Group, what: &'static str) -> Option<Zon
     (count > 0).then_some(Zone { start: start.get(), end, group, what })
 }
 
-/// What a descriptor leads to.
+/// The metadata that a descriptor points to.
 fn zones_of(shared: &Shared<'_>, group: Group) -> impl Iterator<Item = Zone> + use<> {
     let descriptor = shared.groups.get(group.get() as usize).copied().flatten();
     let table = u64::from(shared.sb.geometry.inode_table_blocks());
@@ -251,7 +251,7 @@ pub(crate) fn check_mmp(shared: &Shared<'_>, findings: &mut Findings) -> Result<
     }
     let place = Place { block: Some(sb.mmp.block), ..Place::default() };
     if !sb.geometry.usable_blocks().contains(sb.mmp.block, 1) {
-        findings.add(&kinds::MMP_BLOCK, place, "it lies outside the volume");
+        findings.add(&kinds::MMP_BLOCK, place, "it is outside the volume");
         return Ok(());
     }
     if let Err(fault) = MmpBlock::decode(shared.reader()?.block(sb.mmp.block.get(), 0)?, sb) {
@@ -260,7 +260,7 @@ pub(crate) fn check_mmp(shared: &Shared<'_>, findings: &mut Findings) -> Result<
     Ok(())
 }
 
-/// Backups of superblock and descriptors. What in them is kept up to date is their identity and places only.
+/// Checks backups of superblock and descriptors. Only the volume's identity and places are kept up to date in them.
 pub(crate) fn check_backups(shared: &Shared<'_>, findings: &mut Findings) -> Result<()> {
     let geometry = &shared.sb.geometry;
     let mut reader = shared.reader()?;

@@ -30,10 +30,10 @@ const BLOCKS_HIGH: Range<usize> = 0x74..0x76;
 const XATTR_BLOCK_HIGH: Range<usize> = 0x76..0x78;
 /// Bytes of every inode's record, also of long ones.
 const INODE_BASE: usize = 128;
-/// `s_creator_os` of Linux; others use some of the fields otherwise.
+/// `s_creator_os` of Linux; others use some of the fields differently.
 const CREATOR_LINUX: u32 = 0;
 
-/// What a worker found.
+/// A worker's findings.
 pub(crate) struct Scanner<'s, 'd> {
     table: Reader<'d>,
     pub scan: Scan<'s, 'd>,
@@ -44,7 +44,7 @@ impl<'s, 'd> Scanner<'s, 'd> {
         Ok(Scanner { table: shared.reader_of(RUN_MEMORY)?, scan: Scan::new(shared)? })
     }
 
-    /// All inodes of a group that may be in use.
+    /// Checks all inodes of a group that may be in use.
     pub(crate) fn group(&mut self, group: Group) -> Result<()> {
         let shared = self.scan.shared;
         each_record(shared, &mut self.table, group, |ino, block, record| self.scan.record(ino, block, record))
@@ -105,7 +105,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             return Ok(());
         }
         if is_zero(record.get(..INODE_BASE).unwrap_or(record)) {
-            // Never used, whatever is behind: its checksum does not count either; reserved ones count as used.
+            // Never used, whatever the rest contains: its checksum does not count either; reserved ones count as used.
             if role != Role::Ordinary {
                 self.enter(ino, UNKNOWN, MARK_RESERVED, 0);
                 special::check_unused(self, ino, role);
@@ -133,7 +133,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
     }
 
-    /// An inode in a bad block counts as used, and nothing is known of it.
+    /// An inode in a bad block counts as used, and is otherwise unknown.
     fn unreadable(&mut self, ino: Ino, role: Role, block: Pblk) {
         if role == Role::BadBlocks {
             let place = Place { inode: Some(ino), block: Some(block), ..Place::default() };
@@ -143,7 +143,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         self.enter(ino, UNKNOWN, MARK_BROKEN | MARK_BAD_BLOCK | reserved, 0);
     }
 
-    /// An inode not in use keeps what it had. Only that somebody deleted it must show, and its checksum be right.
+    /// An inode not in use keeps its old contents. It only needs a deletion time and a correct checksum.
     fn left_behind(&mut self, ino: Ino, place: Place, record: &[u8]) {
         if let Err(fault) = verify_inode_checksum(record, ino, self.shared.sb) {
             self.findings.corrupt(&kinds::INODE_CHECKSUM, place, &fault);
@@ -157,7 +157,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
     }
 
-    /// Of an inode that makes no sense only type and links can be told.
+    /// Records type and links, all that is known of an undecodable inode.
     fn undecodable(&mut self, ino: Ino, role: Role, place: Place, record: &[u8], fault: &Corrupt) {
         let (mode, links) = (half(record, MODE), half(record, LINKS));
         let holds_blocks = [0x1c, 0x1e, 0x28, 0x2a].into_iter().any(|at| half(record, at) != 0);
@@ -224,7 +224,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         if role == Role::Resize {
             return special::check_resize(self, ino, place, inode);
         }
-        // Of the file system's own inodes only what they are for is checked.
+        // Reserved inodes are checked only for their purpose.
         if !role.is_hidden() {
             self.check_fields(place, inode, record);
             self.check_unused(place, inode, record);
@@ -232,11 +232,11 @@ impl<'s, 'd> Scan<'s, 'd> {
         self.contents(ino, role, place, inode, record)
     }
 
-    /// Flags that say how an inode is read, the file system's own ones included.
+    /// Checks the flags that determine how an inode is read, reserved inodes included.
     fn check_flags(&mut self, ino: Ino, role: Role, place: Place, inode: &Inode) {
         let (features, flags) = (&self.shared.sb.features, inode.flags);
         let directory = inode.file_type() == Some(FileType::Directory);
-        // As in e2fsck: of inodes without links only these are asked for extents.
+        // As in e2fsck: among inodes without links only these must have extents.
         let in_use = inode.links != 0 || [Ino::BAD_BLOCKS, Ino::ROOT, Ino::JOURNAL].contains(&ino);
         let wrong = [
             (
@@ -251,7 +251,7 @@ impl<'s, 'd> Scan<'s, 'd> {
                 features.incompat.contains(Incompat::INLINE_DATA) || !self.may_be_inline(ino, role),
             ),
             (InodeFlags::IMAGIC, features.compat.contains(Compat::IMAGIC_INODES) || role.is_hidden()),
-            // e2fsck asks for that since 1.47.1.
+            // e2fsck requires this since 1.47.1.
             (InodeFlags::EA_INODE, inode.file_type() == Some(FileType::Regular) || role.is_hidden()),
             (InodeFlags::EXTENTS, features.incompat.contains(Incompat::EXTENTS) || !in_use),
         ];
@@ -286,7 +286,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             let text = format_args!("a device node, pipe or socket has the flags {}", inode.flags & barred);
             self.findings.add(&kinds::INODE_FLAGS, place, text);
         }
-        // The upper half, which may not count, must be 0 as well.
+        // The upper half must be 0 too, even if it does not count.
         if device && (inode.size != 0 || is_set(record, SIZE_HIGH)) {
             let text = format_args!("a device node, pipe or socket of {} bytes", inode.size);
             self.findings.add(&kinds::INODE_SIZE, place, text);
@@ -339,7 +339,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             Some(FileType::Symlink) => inode.short_link_target().is_none(),
             Some(FileType::Regular | FileType::Directory) => true,
             Some(_) => false,
-            // What else has no type has no map, whatever its words say.
+            // Anything else without a type has no map, whatever its block words contain.
             None => role == Role::BadBlocks && inode.i_block != [0; I_BLOCK_SIZE],
         };
         let mut claims = Claims::new(self.shared, ino, inode.file_type() == Some(FileType::Directory));
@@ -360,7 +360,7 @@ impl<'s, 'd> Scan<'s, 'd> {
                     self.check_longest(place, inode);
                 }
             } else if inode.sectors(self.shared.sb) != 0 {
-                // The flag hides a map; e2fsck does not look for its blocks either.
+                // The flag hides a map; e2fsck does not follow it either.
                 self.shared.maps_incomplete.store(true, Ordering::Relaxed);
             }
             self.check_block_count(place, inode, &claims, values);
@@ -368,7 +368,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
         claims.report(&mut self.findings, &mut self.dir_blocks);
         if role == Role::BadBlocks {
-            // Its size and count are not kept up.
+            // Its size and count are not maintained.
             return Ok(());
         }
         if !broken {
@@ -427,7 +427,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
     }
 
-    /// Regular files: no written block behind the end; the size is one that the map can have.
+    /// Regular files: no written block past the end, and a size that the map can have.
     fn check_size(&mut self, place: Place, inode: &Inode, claims: &Claims<'_, '_>) {
         let block_size = u64::from(self.shared.sb.geometry.block_size());
         let sealed = inode.flags.contains(InodeFlags::VERITY);
@@ -486,7 +486,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             self.findings
                 .not_examined("hashes of names", "names of the directory are case-folded or encrypted");
         } else if indexed && let Some(block) = claims.first {
-            // Whatever is wrong with the root is told by pass 2.
+            // Pass 2 reports damage of the root.
             let root =
                 HtreeRoot::decode(self.nodes.block(block, 0)?, sb.hash_unsigned(), &self.shared.format);
             hash = root.ok().map(|root| root.hash_version);

@@ -1,7 +1,7 @@
-//! The journal's log: whether the volume that is judged is the one that was written last.
+//! The journal's log: whether the checked state is the last one committed.
 //!
-//! What a sound log holds is replayed before the check begins. Changes that were committed and cannot be replayed are
-//! damage, however well the older state fits together. `e2fsck -fn` does not read the log; without `-n` it says so too.
+//! A sound log is replayed before the check begins. Committed changes that cannot be replayed are damage, even if the
+//! older state is consistent. `e2fsck -fn` does not read the log; without `-n` it reports the same.
 
 use crate::kinds;
 use crate::report::Findings;
@@ -9,7 +9,7 @@ use uext4::{Error, RecoveryInfo, RecoveryState};
 use uext4_ondisk::ext4::{Compat, Superblock};
 use uext4_ondisk::{Pblk, Place};
 
-/// What became of the log when the volume was opened, or why the volume could not be opened. Returns notes.
+/// Reports how the log was replayed when the volume was opened, or why it could not be opened. Returns notes.
 pub(crate) fn check_log(
     sb: &Superblock,
     opened: Result<&RecoveryInfo, &Error>,
@@ -43,7 +43,7 @@ pub(crate) fn check_log(
     info.facts()
 }
 
-/// Why the journal cannot be used, where looking at its inode and superblock did not tell.
+/// Reports why the journal cannot be used, if its inode and superblock did not show it.
 pub(crate) fn check_use(sb: &Superblock, opened: Result<&RecoveryInfo, &Error>, findings: &mut Findings) {
     let journal = &sb.journal;
     if sb.features.compat.contains(Compat::HAS_JOURNAL) && journal.inode == 0 && journal.device == 0 {

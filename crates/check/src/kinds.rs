@@ -19,8 +19,8 @@ kinds! {
     warning SUPER_FREE_BLOCKS = "superblock.free_blocks", "the count of free blocks is wrong";
     warning SUPER_FREE_INODES = "superblock.free_inodes", "the count of free inodes is wrong";
     error SUPER_LARGE_FILE = "superblock.large_file", "files above 2 GiB exist, but the feature large_file is off";
-    error SUPER_RECOVERY = "superblock.needs_recovery", "a journal is to be replayed that the volume does not have";
-    error SUPER_QUOTA = "superblock.quota_inode", "an inode that holds quotas cannot be the one that is named";
+    error SUPER_RECOVERY = "superblock.needs_recovery", "the volume needs recovery but has no journal";
+    error SUPER_QUOTA = "superblock.quota_inode", "the superblock names an impossible quota inode";
     error SUPER_RESERVED_GDT = "superblock.reserved_gdt_blocks",
         "blocks are reserved for descriptors, but the feature resize_inode is off";
     warning SUPER_BACKUP = "superblock.backup", "a backup of the superblock is damaged or of another volume";
@@ -38,11 +38,11 @@ kinds! {
     error BLOCK_BITMAP_CHECKSUM = "block_bitmap.checksum", "a block bitmap's checksum is wrong";
     error BLOCK_BITMAP_FREE = "block_bitmap.free", "blocks in use are free in the bitmap";
     error BLOCK_BITMAP_LEAKED = "block_bitmap.leaked", "blocks that nothing uses are not free in the bitmap";
-    error BLOCK_BITMAP_PADDING = "block_bitmap.padding", "bits behind the group's end are not set";
+    error BLOCK_BITMAP_PADDING = "block_bitmap.padding", "bits past the group's end are not set";
     error INODE_BITMAP_CHECKSUM = "inode_bitmap.checksum", "an inode bitmap's checksum is wrong";
     error INODE_BITMAP_FREE = "inode_bitmap.free", "inodes in use are free in the bitmap";
     error INODE_BITMAP_LEAKED = "inode_bitmap.leaked", "inodes not in use are not free in the bitmap";
-    error INODE_BITMAP_PADDING = "inode_bitmap.padding", "bits behind the last inode are not set";
+    error INODE_BITMAP_PADDING = "inode_bitmap.padding", "bits past the last inode are not set";
 
     error BLOCK_SHARED = "block.shared", "blocks are claimed more than once";
     error BLOCK_SYSTEM = "block.system", "an inode claims blocks of the file system's own metadata";
@@ -79,14 +79,14 @@ kinds! {
     error DIR_ROOT = "directory.root", "the root directory is missing";
     error ENTRY_RECORD = "entry.record", "a directory entry is malformed";
     error ENTRY_NAME = "entry.name", "a name holds a slash or a zero, or is too short for an encrypted one";
-    error ENTRY_DUPLICATE = "entry.duplicate", "a name stands twice in one block";
+    error ENTRY_DUPLICATE = "entry.duplicate", "a name occurs twice in one block";
     error ENTRY_FREE = "entry.free_inode", "an entry names an inode that is not in use";
-    error ENTRY_BAD_BLOCK = "entry.bad_block", "an entry names an inode that lies in a bad block";
+    error ENTRY_BAD_BLOCK = "entry.bad_block", "an entry names an inode in a bad block";
     error ENTRY_RESERVED = "entry.reserved_inode", "an entry names the root, a reserved inode or its own directory";
     error ENTRY_VALUE = "entry.value_inode", "an entry names an inode that holds an attribute's value";
-    error ENTRY_TYPE = "entry.type", "an entry's file type is not that of its inode, or is told without the feature";
-    warning ENTRY_UNTYPED = "entry.untyped", "an entry does not tell the file type of its inode";
-    error ENTRY_ENCODING = "entry.encoding", "a name is no UTF-8 where the volume asks for that";
+    error ENTRY_TYPE = "entry.type", "an entry's file type is not that of its inode, or is present without the feature";
+    warning ENTRY_UNTYPED = "entry.untyped", "an entry lacks the file type of its inode";
+    error ENTRY_ENCODING = "entry.encoding", "a name is not UTF-8 although the volume requires it";
 
     error HTREE_ROOT = "htree.root", "the root of a hash tree is damaged";
     error HTREE_NODE = "htree.node", "a node of a hash tree is damaged";

@@ -1,8 +1,8 @@
-//! Checks volumes: everything a volume says about itself, against itself. It repairs nothing.
+//! Checks the consistency of volumes. It repairs nothing.
 //!
-//! [`check`] looks at an open volume, [`check_device`] also at one so damaged that it cannot be opened. Damage is no
-//! error but a [`Finding`]: its [`Kind`] has a code that never changes ([`KINDS`] lists them), a place, and a text. The
-//! [`Report`] says besides what was not examined. Nothing is printed; who asks is told how far it is ([`Progress`]).
+//! [`check`] checks an open volume, [`check_device`] also one too damaged to be opened. Damage is not an error but a
+//! [`Finding`] with a place, a text and a [`Kind`], whose code never changes ([`KINDS`] lists them). The [`Report`]
+//! also lists what was not examined. Nothing is printed; the caller receives [`Progress`].
 //!
 //! Reading path: `run` (what is done in which order), then the passes:
 //!

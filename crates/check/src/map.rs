@@ -1,4 +1,4 @@
-//! Walking the maps of inodes: extent trees and indirect maps, each block of them looked at.
+//! Walks the maps of inodes: every block of extent trees and indirect maps.
 
 use crate::kinds;
 use crate::read::Reader;
@@ -9,7 +9,7 @@ use uext4::Result;
 use uext4_ondisk::ext4::{Extent, ExtentNode, I_BLOCK_SIZE, Inode, NodeLimits, block_capacity};
 use uext4_ondisk::{CorruptKind, Ino, Lblk, Pblk, Place};
 
-/// Who is told what a map has.
+/// Receives the contents of a map.
 pub(crate) trait Sink {
     /// A block of the map itself.
     fn node(&mut self, block: u64);
@@ -29,7 +29,7 @@ pub(crate) struct MapWalk<'a, 'd> {
     pub broken: bool,
 }
 
-/// A child that waits to be read.
+/// A child still to be read.
 struct Child {
     block: Pblk,
     first: Lblk,
@@ -68,7 +68,7 @@ impl<'a, 'd> MapWalk<'a, 'd> {
         let allowed = self.shared.take_node();
         if !allowed {
             let place = Place { block: Some(block), ..self.place() };
-            self.findings.add(&kinds::MAP_EXCESS, place, "this node is not looked into");
+            self.findings.add(&kinds::MAP_EXCESS, place, "this node is not followed");
             self.stop();
         }
         allowed
@@ -184,7 +184,7 @@ pub(crate) fn pointers(bytes: &[u8]) -> impl Iterator<Item = u32> {
 fn check_room(node: &ExtentNode<'_>, size: u32, place: Place, findings: &mut Findings) {
     let (said, fit) = (node.header().capacity, block_capacity(size));
     if said < fit.saturating_sub(2) {
-        let text = format_args!("says that it has room for {said} entries, {fit} fit");
+        let text = format_args!("says that it has room for {said} entries, but {fit} fit");
         findings.add(&kinds::EXTENT_NODE, place, text);
     }
 }

@@ -1,9 +1,9 @@
-//! How to check.
+//! Options of a check.
 
-/// Most threads of a check.
+/// Maximum threads of a check.
 pub const THREADS_MAX: u32 = 64;
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
     pub(crate) threads: u32,
@@ -23,7 +23,7 @@ impl CheckOptions {
         Self::default()
     }
 
-    /// Threads that work at the same time, the caller's included (1 ..= [`THREADS_MAX`]). They end with the call.
+    /// Number of threads, including the caller's (1 ..= [`THREADS_MAX`]). They end with the call.
     #[must_use]
     pub fn threads(mut self, threads: u32) -> Self {
         self.threads = threads.clamp(1, THREADS_MAX);

@@ -1,4 +1,4 @@
-//! Inodes that wait for deletion or truncation: the list that starts in the superblock, and the orphan file.
+//! Inodes waiting for deletion or truncation: the list that starts in the superblock, and the orphan file.
 
 use crate::kinds;
 use crate::map::{MapWalk, Sink};
@@ -10,10 +10,10 @@ use uext4::Result;
 use uext4_ondisk::ext4::{Compat, Extent, Inode, OrphanBlock, RoCompat};
 use uext4_ondisk::{Ino, Lblk, Pblk, Place};
 
-/// Most blocks of an orphan file that are looked into; e2fsprogs and the kernel allow 512.
+/// Maximum blocks of an orphan file that are read; e2fsprogs and the kernel allow 512.
 const FILE_BLOCKS: usize = 8192;
 
-/// Collects all orphans. What they are is not judged here: a volume may have them.
+/// Collects all orphans. Orphans are no damage: a volume may have them.
 pub(crate) fn collect(shared: &mut Shared<'_>, findings: &mut Findings) -> Result<()> {
     let mut found = HashSet::new();
     let mut reader = shared.reader()?;
@@ -28,7 +28,7 @@ pub(crate) fn collect(shared: &mut Shared<'_>, findings: &mut Findings) -> Resul
     Ok(())
 }
 
-/// An inode as its record has it, whatever its checksum says.
+/// An inode decoded from its record, ignoring the checksum.
 pub(crate) fn load(shared: &Shared<'_>, reader: &mut Reader<'_>, ino: Ino) -> Result<Option<Inode>> {
     let Some((block, offset)) = shared.inode_place(ino) else { return Ok(None) };
     let bytes = reader.block(block.get(), 0)?;
@@ -61,7 +61,7 @@ fn walk_list(
     Ok(())
 }
 
-/// The blocks of a file, as far as they are allowed.
+/// The blocks of a file, up to the allowed number.
 struct OrphanFileMap(Vec<Option<(Lblk, u64)>>);
 
 impl Sink for OrphanFileMap {
@@ -95,7 +95,7 @@ fn read_file<'d>(
     };
     let seed = shared.sb.features.metadata_csum().then(|| inode.checksum_seed(ino, shared.sb));
     let mut blocks = OrphanFileMap(Vec::new());
-    // The map is judged with all others, by pass 1.
+    // Pass 1 checks the map with all others.
     let mut quiet = Findings::new(0);
     let mut walk = MapWalk::new(shared, &mut *reader, &mut quiet, ino);
     walk.all(&inode, &mut blocks)?;
@@ -111,7 +111,7 @@ fn read_file<'d>(
     for (lblk, block) in blocks.0.into_iter().flatten().take(FILE_BLOCKS) {
         let place = Place { lblk: Some(lblk), block: Some(Pblk(block)), ..place };
         let bytes = reader.block(block, 0)?;
-        // e2fsck takes such a block for one that is not empty. Told once: `tune2fs` leaves it in all of them.
+        // e2fsck considers such a block not empty. Report it once: `tune2fs` leaves it in all of them.
         if seed.is_none() && !stale && bytes.last_chunk().is_some_and(|checksum| *checksum != [0; 4]) {
             findings.add(&kinds::ORPHAN_FILE, place, "a checksum on a volume without checksums");
             stale = true;
@@ -138,7 +138,7 @@ fn read_file<'d>(
     if found.len() > before && !present {
         findings.add(&kinds::ORPHAN_FILE, place, "it has entries, but the superblock says it is empty");
     }
-    // While the volume is mounted the superblock says so all the time, and after a crash still.
+    // The superblock says so as long as the volume is mounted, and still after a crash.
     if present && entries == 0 && whole && !shared.recovered {
         findings.add(&kinds::ORPHAN_FILE, place, "it is empty, but the superblock says it has entries");
     }

@@ -1,4 +1,4 @@
-//! How far a check is.
+//! Progress of a check.
 
 /// The parts of a check that take time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,16 +11,16 @@ pub enum Pass {
     Bitmaps,
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The current pass.
     pub pass: Pass,
-    /// Units of it that are done.
+    /// Units of the pass done.
     pub done: u64,
-    /// All its units.
+    /// Total units of the pass.
     pub total: u64,
 }
 
-/// Who is told how far a check is, on the caller's thread.
+/// Receives the progress of a check, on the caller's thread.
 pub(crate) type ProgressFn<'p> = dyn FnMut(Progress) + 'p;

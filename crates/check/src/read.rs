@@ -1,10 +1,10 @@
-//! Reading blocks of the device in large pieces, each thread with memory of its own.
+//! Reads blocks of the device in large pieces, with a separate buffer per thread.
 
 use std::sync::Arc;
 use uext4::device::{Buffer, BufferPool, Device};
 use uext4::{Error, Result};
 
-/// Reads blocks and remembers the piece that it read last.
+/// Reads blocks and caches the last piece.
 pub(crate) struct Reader<'d> {
     device: &'d dyn Device,
     block_size: u64,
@@ -16,14 +16,14 @@ pub(crate) struct Reader<'d> {
 }
 
 impl<'d> Reader<'d> {
-    /// A reader that holds `bytes`, at least one block.
+    /// A reader with a buffer of `bytes`, at least one block.
     pub(crate) fn new(device: &'d dyn Device, block_size: u32, blocks: u64, bytes: usize) -> Result<Self> {
         let bytes = bytes.max(block_size as usize);
         let buffer = BufferPool::with_limit(bytes, bytes)?.take(bytes)?;
         Ok(Reader { device, block_size: u64::from(block_size), blocks, buffer, first: 0, held: 0 })
     }
 
-    /// Most blocks that can be had at once.
+    /// Maximum blocks per read.
     pub(crate) fn capacity(&self) -> u64 {
         self.buffer.len() as u64 / self.block_size
     }
@@ -38,7 +38,7 @@ impl<'d> Reader<'d> {
         Ok(&self.buffer[start..start + (count * self.block_size) as usize])
     }
 
-    /// One block. If it must be read, up to `ahead` blocks behind it come with it.
+    /// One block. If it must be read, up to `ahead` following blocks are read with it.
     pub(crate) fn block(&mut self, block: u64, ahead: u64) -> Result<&[u8]> {
         if block < self.first || block >= self.first + self.held {
             let most = self.capacity().min(self.blocks.saturating_sub(block)).max(1);
@@ -50,7 +50,7 @@ impl<'d> Reader<'d> {
     fn fill(&mut self, block: u64, count: u64) -> Result<()> {
         self.held = 0;
         if block.checked_add(count).is_none_or(|end| end > self.blocks) {
-            return Err(Error::Invalid(format!("block {block} lies behind the volume")));
+            return Err(Error::Invalid(format!("block {block} is past the end of the volume")));
         }
         let length = (count * self.block_size) as usize;
         self.device

@@ -1,16 +1,16 @@
-//! What a check found: kinds of findings with stable codes, findings with their places, and the report.
+//! Results of a check: kinds of findings with stable codes, findings with their places, and the report.
 
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use uext4_ondisk::{Corrupt, Group, Ino, Lblk, Pblk, Place};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The volume is damaged; `e2fsck` would repair it (or throw away what cannot be replayed).
+    /// The volume is damaged; `e2fsck` would repair it (or discard what cannot be replayed).
     Error,
-    /// Odd, but no damage: the volume is clean with it, and `e2fsck -fn` ends with 0, with or without a word.
+    /// Odd, but not damage: the volume is still clean, and `e2fsck -fn` exits with 0, with or without a message.
     Warning,
 }
 
@@ -29,7 +29,7 @@ impl Severity {
 pub struct Kind {
     /// Stable name for programs: the structure, a dot, the fault.
     pub code: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// What it means, for people.
     pub meaning: &'static str,
@@ -50,12 +50,12 @@ impl Kind {
     }
 }
 
-/// One thing that is wrong, or odd.
+/// One fault or oddity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind of fault it is.
+    /// The kind of fault.
     pub kind: &'static Kind,
-    /// Where it is, as far as that has a meaning.
+    /// Its place, as far as it has one.
     pub place: Place,
     /// What is wrong, with the values that were found and expected.
     pub text: String,
@@ -71,7 +71,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was counted on the way.
+/// Totals counted during the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Inodes in use, reserved ones included.
@@ -102,14 +102,14 @@ impl Counts {
     }
 }
 
-/// Something that the check met and did not look into.
+/// Something that the check did not examine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotExamined {
     /// What.
     pub what: &'static str,
     /// Why.
     pub reason: &'static str,
-    /// How often it was met.
+    /// Number of occurrences.
     pub count: u64,
 }
 
@@ -119,18 +119,18 @@ pub struct Report {
     /// Findings in the order of their codes and places. Of each kind, at most as many as
     /// [`crate::CheckOptions::per_kind`] says.
     pub findings: Vec<Finding>,
-    /// How many findings there were of each kind that occurred, those not kept included.
+    /// Number of findings of each kind that occurred, including those not kept.
     pub totals: BTreeMap<&'static str, u64>,
-    /// Facts worth telling that are no findings.
+    /// Notable facts that are not findings.
     pub notes: Vec<String>,
-    /// What was met and not examined.
+    /// What was not examined.
     pub not_examined: Vec<NotExamined>,
-    /// What was counted.
+    /// Totals.
     pub counts: Counts,
 }
 
 impl Report {
-    /// Whether nothing is damaged: no finding is an [`Severity::Error`].
+    /// Whether nothing is damaged: no finding is a [`Severity::Error`].
     pub fn is_clean(&self) -> bool {
         self.findings.iter().all(|finding| finding.kind.severity != Severity::Error)
     }
@@ -193,12 +193,12 @@ impl Findings {
         self.add(kind, place, fault.kind);
     }
 
-    /// Notes that something was not looked into.
+    /// Notes that something was not examined.
     pub(crate) fn not_examined(&mut self, what: &'static str, reason: &'static str) {
         *self.missed.entry((what, reason)).or_default() += 1;
     }
 
-    /// Takes over what another collector has.
+    /// Merges another collector.
     pub(crate) fn merge(&mut self, other: Findings) {
         for (code, bucket) in other.buckets {
             let kind = bucket.kind;

@@ -1,4 +1,4 @@
-//! A check from beginning to end: what is done in which order.
+//! Runs a check: the order of the passes.
 
 use crate::options::CheckOptions;
 use crate::progress::{Pass, Progress, ProgressFn};
@@ -15,8 +15,8 @@ use uext4::{Error, RecoveryInfo, RecoveryState, Result, Volume, VolumeOptions};
 use uext4_ondisk::ext4::{Compat, RoCompat, State, Superblock};
 use uext4_ondisk::{Group, Place};
 
-/// Checks a whole volume that is open. Reads the device past the volume's cache; writes nothing. If the volume is
-/// written meanwhile, what is found means nothing.
+/// Checks a whole open volume. Reads the device past the volume's cache; writes nothing. If the volume is written
+/// meanwhile, the findings are meaningless.
 ///
 /// # Errors
 /// The device's, when it cannot be read. Damage is not an error but a finding.
@@ -24,8 +24,8 @@ pub fn check(volume: &Volume, options: &CheckOptions, progress: &mut dyn FnMut(P
     examine(&**volume.device(), volume.superblock(), Ok(volume.recovery()), options, progress)
 }
 
-/// Checks the volume on a device, also one so damaged that it cannot be opened. `volume` says how to open it:
-/// read-only, or its log is replayed onto the device before the check.
+/// Checks the volume on a device, even if it is too damaged to be opened. `volume` says how to open it: read-only, or
+/// its log is replayed onto the device before the check.
 ///
 /// # Errors
 /// What [`Volume::open_device`] refuses for other reasons than damage (an unknown feature, a journal that needs
@@ -106,7 +106,7 @@ fn totals_may_lag(sb: &Superblock) -> bool {
 fn state_notes(sb: &Superblock) -> Vec<String> {
     let mut notes = Vec::new();
     let features = &sb.features;
-    // Some have a name and never came to be.
+    // Some features have a name but were never implemented.
     let compat = features.compat.unknown() | (features.compat & (Compat::LAZY_BG | Compat::EXCLUDE_BITMAP));
     let ro_compat = features.ro_compat.unknown() | (features.ro_compat & RoCompat::REPLICA);
     let unknown = [compat.names(), ro_compat.names()].concat();
@@ -128,7 +128,7 @@ fn state_notes(sb: &Superblock) -> Vec<String> {
     notes
 }
 
-/// What pass 1 leaves for pass 2.
+/// Results of pass 1 for pass 2.
 #[derive(Default)]
 struct Found {
     directories: Vec<Directory>,
@@ -176,7 +176,7 @@ fn pass_inodes(
     Ok(found)
 }
 
-/// Passes 2 and 3. Returns the directories that hang on nothing.
+/// Passes 2 and 3. Returns the unconnected directories.
 fn pass_directories(
     shared: &Shared<'_>,
     found: &mut Found,

@@ -1,4 +1,4 @@
-//! What pass 1 collects for the passes behind it.
+//! Data that pass 1 collects for later passes.
 
 use crate::read::Reader;
 use crate::report::{Counts, Findings};
@@ -7,7 +7,7 @@ use uext4::Result;
 use uext4_ondisk::ext4::HashVersion;
 use uext4_ondisk::{Pblk, Place};
 
-/// A block of a directory, to be looked into by pass 2.
+/// A directory block for pass 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DirBlockRef {
     pub block: u64,
@@ -15,7 +15,7 @@ pub(crate) struct DirBlockRef {
     pub lblk: u32,
 }
 
-/// What pass 2 must know of a directory.
+/// Facts about a directory for pass 2.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Directory {
     pub ino: u32,
@@ -38,7 +38,7 @@ impl Directory {
     }
 }
 
-/// A directory inside its inode: its entries are looked at when all inodes are known.
+/// A directory inside its inode: its entries are checked when all inodes are known.
 pub(crate) struct InlineDirectory {
     pub ino: u32,
     /// The 60 bytes in place of the map, then the attribute's value.
@@ -74,7 +74,7 @@ pub(crate) struct Counted {
     pub clusters: u64,
 }
 
-/// What became of the search for a context.
+/// Result of the search for a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
     Missing,
@@ -97,7 +97,7 @@ pub(crate) struct Scan<'s, 'd> {
     /// Inodes with such values, whose blocks are counted when the values are known.
     pub counted: Vec<Counted>,
     pub inline_directories: Vec<InlineDirectory>,
-    /// Encrypted inodes and how they are encrypted.
+    /// Encrypted inodes and their policies.
     pub policies: Vec<(u32, u64)>,
     /// The attribute block last looked into for a context, and what was found.
     pub last_context: Option<(Pblk, Context)>,

@@ -1,4 +1,4 @@
-//! What the threads of a check share: where things are, which blocks are claimed, what is known of each inode.
+//! State shared by the threads of a check: places of metadata, claimed blocks, facts about each inode.
 
 use crate::bits::Bits;
 use crate::kinds;
@@ -18,7 +18,7 @@ const NODE_MEMORY: usize = 64 << 10;
 /// Bytes of a reader for long runs: inode tables, directories.
 pub(crate) const RUN_MEMORY: usize = 1 << 20;
 
-/// How often each cluster may be claimed before claims are not followed any more.
+/// How often each cluster may be claimed before further claims are ignored.
 const CLAIMS: u64 = 4;
 /// The same where files may share blocks: what is above is not looked at for the time it takes.
 const CLAIMS_OF_SHARED: u64 = 256;
@@ -37,7 +37,7 @@ pub(crate) struct Zone {
     pub what: &'static str,
 }
 
-/// What all passes share.
+/// State shared by all passes.
 pub(crate) struct Shared<'d> {
     pub device: &'d dyn Device,
     pub sb: &'d Superblock,
@@ -121,7 +121,7 @@ impl<'d> Shared<'d> {
         Reader::new(self.device, geometry.block_size(), geometry.blocks_count(), bytes)
     }
 
-    /// Whether an inode is of a group whose table nobody can find.
+    /// Whether an inode belongs to a group whose table cannot be found.
     pub(crate) fn is_out_of_reach(&self, ino: u32) -> bool {
         let group = self.sb.geometry.group_of_inode(Ino(ino)).map(|(group, _)| group.get() as usize);
         group.and_then(|group| self.groups.get(group)).is_some_and(Option::is_none)
@@ -224,7 +224,7 @@ pub(crate) const FREE: u8 = 0;
 /// In use, but of no known type.
 pub(crate) const UNKNOWN: u8 = 15;
 
-/// What is known of one inode.
+/// Facts about one inode.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     /// Kind, marks, links.
@@ -241,9 +241,9 @@ pub(crate) const MARK_VALUE: u8 = 2;
 pub(crate) const MARK_ORPHAN: u8 = 4;
 /// The inode is damaged beyond use.
 pub(crate) const MARK_BROKEN: u8 = 8;
-/// The inode lies in a bad block.
+/// The inode is in a bad block.
 pub(crate) const MARK_BAD_BLOCK: u8 = 16;
-/// A server of AFS made the inode: it needs no name, and counts its links otherwise.
+/// An AFS server created the inode: it needs no name, and counts its links differently.
 pub(crate) const MARK_MAGIC: u8 = 32;
 
 impl Slot {

@@ -10,7 +10,7 @@ use uext4_ondisk::ext4::{Compat, FileType, Inode, InodeFlags, RoCompat, Superblo
 use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{Ino, Pblk, Place};
 
-/// What an inode is for.
+/// The purpose of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Files and directories of users.
@@ -21,7 +21,7 @@ pub(crate) enum Role {
     Resize,
     Quota,
     OrphanFile,
-    /// A number that is reserved and that nothing uses.
+    /// A reserved number without a use.
     Reserved,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn check_role(scan: &mut Scan<'_, '_>, ino: Ino, role: Role, place: P
     let found = inode.file_type();
     let text = match role {
         Role::Root if found != Some(FileType::Directory) => {
-            scan.findings.add(&kinds::DIR_ROOT, place, "it is no directory");
+            scan.findings.add(&kinds::DIR_ROOT, place, "it is not a directory");
             return;
         }
         Role::BadBlocks
@@ -93,7 +93,7 @@ pub(crate) fn check_role(scan: &mut Scan<'_, '_>, ino: Ino, role: Role, place: P
             "the list of bad blocks has a mode, an owner, links, attributes or inline data"
         }
         Role::Journal | Role::Quota | Role::OrphanFile if found != Some(FileType::Regular) => {
-            "it is no regular file"
+            "it is not a regular file"
         }
         Role::Reserved if ino == Ino::BOOT_LOADER && found != Some(FileType::Directory) => return,
         Role::Reserved if ino == Ino::JOURNAL || ino == Ino::USER_QUOTA || ino == Ino::GROUP_QUOTA => {

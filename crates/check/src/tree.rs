@@ -1,4 +1,4 @@
-//! Passes 3 and 4: every directory hangs on the root, and every inode has as many names as it says.
+//! Passes 3 and 4: every directory is reachable from the root, and every inode has the right link count.
 
 use crate::kinds;
 use crate::report::Findings;
@@ -15,11 +15,11 @@ fn at(ino: u32) -> Place {
     Place { inode: Some(Ino(ino)), ..Place::default() }
 }
 
-/// What is known of a directory's way to the root.
+/// Whether a directory is known to reach the root.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Unknown,
-    /// On the way that is walked now.
+    /// On the path being walked.
     Walked,
     Connected,
     Lost,
@@ -44,7 +44,7 @@ pub(crate) fn check_connections(
     for names in children.chunk_by(|one, other| one.0 == other.0) {
         let ino = names[0].0;
         let Some(index) = find(ino) else { continue };
-        // The name that `..` confirms is the right one.
+        // The name confirmed by `..` is the right one.
         let confirmed = names.iter().map(|(_, parent)| *parent).find(|parent| said(ino) == Some(*parent));
         parent_of[index] = confirmed.or(Some(names[0].1));
         if names.len() > 1 {

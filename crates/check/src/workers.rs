@@ -1,10 +1,10 @@
-//! Threads that live inside one call only: the caller's own and at most a few more.
+//! Threads for the duration of one call: the caller's own and a few more.
 
 use crate::progress::{Pass, Progress, ProgressFn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uext4::Result;
 
-/// Hands units `0..units` out to `threads` threads. Each has a worker that `make` makes; `work` does one unit.
+/// Distributes units `0..units` over `threads` threads. Each has a worker created by `make`; `work` does one unit.
 /// Returns the workers. The caller's thread works too and reports progress.
 pub(crate) fn run<W: Send>(
     threads: u32,
@@ -39,7 +39,7 @@ pub(crate) fn run<W: Send>(
             .collect();
         let mut workers = vec![labour(&mut |unit| progress(Progress { pass, done: unit, total: units }))];
         for thread in spawned {
-            // A thread that the system does not give is work for the others.
+            // If a thread cannot be started, the others do its work.
             let Ok(thread) = thread else { continue };
             workers.push(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }

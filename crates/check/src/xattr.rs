@@ -17,7 +17,7 @@ use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
 /// Name of the attribute that holds contents, behind `system.`.
 const CONTENTS: &[u8] = b"data";
 
-/// Uses of values that are kept at once before they are looked at, for what attribute blocks name: 32 MiB.
+/// Uses of values in attribute blocks that are collected before they are checked: 32 MiB.
 const VALUES_KEPT: usize = 1 << 20;
 
 /// Clusters of values in Lustre's form, which count to nobody: of the attributes inside inodes, and of those in blocks.
@@ -42,7 +42,7 @@ impl Uncounted {
     }
 }
 
-/// The clusters of a value of so many bytes.
+/// The clusters of a value of this many bytes.
 fn value_clusters(sb: &Superblock, size: u32) -> u32 {
     let cluster = u64::from(sb.geometry.block_size()) << sb.geometry.cluster_log();
     // No more than bytes.
@@ -102,7 +102,7 @@ impl Scan<'_, '_> {
                     clusters += u64::from(one.clusters);
                     self.value_inodes.push(one);
                 }
-                // The hash of contents is not kept up.
+                // The hash of contents is not maintained.
                 XattrValue::Here(_)
                     if entry.index() == Some(XattrIndex::System) && entry.name == CONTENTS => {}
                 XattrValue::Here(_) => {
@@ -126,7 +126,7 @@ impl Scan<'_, '_> {
         if let Some(clusters) = self.shared.block_values.lock().get(&block.get()) {
             return Ok(*clusters);
         }
-        // Another thread may be at the same block: then both find the same.
+        // Another thread may work on the same block: both then find the same.
         let bytes = self.nodes.block(block.get(), 0)?;
         let count = |entry: XattrEntry<'_>| match entry.value {
             XattrValue::Inode { size, .. } => u64::from(value_clusters(sb, size)),
@@ -175,8 +175,8 @@ impl Scan<'_, '_> {
     }
 }
 
-/// Attribute blocks, each claimed and checked once, when all inodes are known. `uses`: blocks and the inodes that
-/// have them, sorted. What they name in other inodes is added to `values`, which are looked at when they are many.
+/// Claims and checks each attribute block once, when all inodes are known. `uses`: blocks and the inodes that have
+/// them, sorted. Values in other inodes are added to `values`, which are checked in large batches.
 pub(crate) fn check_blocks(
     shared: &Shared<'_>,
     uses: &[(u64, u32)],
@@ -208,12 +208,12 @@ pub(crate) fn check_blocks(
                     if let XattrValue::Inode { inode, size } = entry.value {
                         values.push(ValueUse::new(shared, (inode, size), place, &entry));
                     }
-                    // In a block e2fsck takes no name without a name space.
+                    // In a block e2fsck accepts no name without a name space.
                     if entry.name_index == 0 {
                         let text = format_args!("`{}` has no name space", entry.name.escape_ascii());
                         findings.add(&kinds::XATTR_BLOCK, place, text);
                     }
-                    // Nor one without a hash, which inside inodes is usual.
+                    // Nor one without a hash, which is common inside inodes.
                     if let Err(fault) = entry.verify_any_hash() {
                         findings.corrupt(&kinds::XATTR_HASH, place, &fault);
                     }
@@ -228,7 +228,7 @@ pub(crate) fn check_blocks(
     Ok(())
 }
 
-/// The inodes that hold values of attributes; `uses` is empty then.
+/// Checks the inodes that contain attribute values; empties `uses`.
 pub(crate) fn check_value_inodes(
     shared: &Shared<'_>,
     uses: &mut Vec<ValueUse>,

@@ -1,4 +1,4 @@
-//! What is told: a table, JSON, a page with charts, a comparison with earlier JSON.
+//! Output: a table, JSON, a page with charts, a comparison with earlier JSON.
 
 mod compare;
 mod html;

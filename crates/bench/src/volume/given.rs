@@ -1,5 +1,5 @@
-//! Measuring on a device that somebody names. Files that are not there are made, and removed afterwards; nothing else
-//! of the volume changes, unless it is to be formatted.
+//! Measures on a given device. Missing files are created, and removed afterwards; nothing else on the volume changes,
+//! unless it is to be formatted.
 
 use super::build::{self, file_name};
 use super::janitor::Leftovers;
@@ -30,9 +30,9 @@ pub struct Given {
 pub enum Format {
     /// The volume is used as it is.
     Never,
-    /// If it holds nothing known.
+    /// If it has no recognized contents.
     Empty,
-    /// Whatever it holds.
+    /// Whatever it contains.
     Always,
 }
 
@@ -66,8 +66,7 @@ impl Given {
         self.spec.scheme == Scheme::Dax
     }
 
-    /// Refuses to format what holds something, unless that was asked for. To be asked once: what is formatted holds
-    /// something afterwards.
+    /// Refuses to format a device with contents, unless forced. Call it once: a formatted device has contents.
     pub fn spare_contents(&self) -> Result<()> {
         match (&self.spec.locator, self.format) {
             (Locator::Path(path), Format::Empty) => {

@@ -1,5 +1,4 @@
-//! What bench made and must not leave behind, whatever ends this process: directories, zram devices and files on given
-//! volumes.
+//! Removes everything bench created, however this process ends: directories, zram devices and files on given volumes.
 //!
 //! A shell in a process group of its own makes it, so that there is no moment at which nobody would remove it. Then the
 //! shell waits for the end of its input, which comes when the guard is dropped, and also when this process panics, is

@@ -37,7 +37,7 @@ pub enum Standard {
     MemoryCache,
     /// `mem:` where each request takes 740 µs.
     MemoryLatency,
-    /// `null:`, whose queued requests move nothing, so that all that is measured is what the library does.
+    /// `null:`, whose queued requests transfer no data, so that only the library is measured.
     Null,
     /// A sparse image file in tmpfs with a file of 10⁶ extents beside a contiguous one.
     Extents,
