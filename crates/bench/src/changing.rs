@@ -1,5 +1,5 @@
-//! What changing a volume costs where no ratio of arms tells: a conversion in a file of many extents beside one in a
-//! file of few, and making a large volume.
+//! Costs of changing a volume that no ratio of arms shows: a conversion in a file of many extents against one in a
+//! file of few, and creating a large volume.
 
 use crate::error::{BenchError, Doing, Result};
 use crate::ops::mix;
@@ -17,11 +17,11 @@ use uext4::{
 };
 
 const BLOCK: u64 = 4096;
-/// Pairs of slices of which the median counts.
+/// Pairs of slices; their median counts.
 const PAIRS: usize = 60;
 /// Extents of the small file, and conversions in a slice.
 const FEW: u64 = 10;
-/// Makings of which the median counts.
+/// Number of creations; their median counts.
 const MAKINGS: usize = 5;
 
 /// How long converting 4 KiB takes in a file of 10⁶ extents, as a multiple of the time in one of ten.
@@ -53,7 +53,7 @@ fn pairs_of_slices(image: &Path, blocks: u32, pairs: usize) -> Result<Vec<f64>> 
     fill(&mut buffer, 1);
     let (few_blocks, many_blocks) = (every_second(), distinct(blocks, pairs * FEW as usize));
     for (file, chosen) in [(&few, &few_blocks), (&many, &many_blocks)] {
-        // Memory for the device's pages is there before anything is measured.
+        // Allocate the device's pages before measuring.
         write(file, chosen, &buffer)?;
     }
     let mut ratios = Vec::with_capacity(pairs);
@@ -66,7 +66,7 @@ fn pairs_of_slices(image: &Path, blocks: u32, pairs: usize) -> Result<Vec<f64>> 
             write(file, blocks, &buffer)?;
             Ok(start.elapsed())
         };
-        // Each goes first as often as the other.
+        // Each goes first equally often.
         let (many, few) = if number.is_multiple_of(2) {
             let many = timed(&many, of_many)?;
             (many, timed(&few, &few_blocks)?)
@@ -88,7 +88,7 @@ fn every_second() -> Vec<u64> {
     (0..FEW).map(|number| 2 * number).collect()
 }
 
-/// `count` of the `blocks` blocks of a file, in an order that looks random.
+/// `count` of the `blocks` blocks of a file, in pseudo-random order.
 fn distinct(blocks: u32, count: usize) -> Vec<u64> {
     let mut seen = BTreeSet::new();
     let all = (0u64..).map(|number| mix(number) % u64::from(blocks));
@@ -111,7 +111,7 @@ fn unwritten(file: &File, blocks: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// What was measured is what was meant: all blocks were converted, and no extents merged.
+/// Verifies the measurement: all blocks were converted, and no extents merged.
 fn check_extents(file: &File, extents: u64) -> Result<()> {
     let mut found = 0;
     for piece in file.map() {
@@ -128,16 +128,16 @@ fn check_extents(file: &File, extents: u64) -> Result<()> {
     }
 }
 
-/// What making a large volume takes.
+/// Cost of creating a large volume.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Making {
     /// Milliseconds; the median.
     pub(crate) millis: f64,
-    /// That the image has afterwards; the most.
+    /// Bytes of the image afterwards; the maximum.
     pub(crate) allocated_bytes: u64,
 }
 
-/// Makes volumes of `bytes` on sparse files with the defaults of e2fsprogs.
+/// Creates volumes of `bytes` on sparse files with the defaults of e2fsprogs.
 pub(crate) fn making(bytes: u64) -> Result<Making> {
     let scratch = Scratch::new(256 << 20)?;
     let mut all = Vec::with_capacity(MAKINGS);

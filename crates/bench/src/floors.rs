@@ -1,6 +1,6 @@
 //! `--floors`: the promised ratios, measured and judged.
 //!
-//! A floor is kept if the measured value reaches it. A ratio whose interval holds its floor, or is wide and holds
+//! A floor is kept if the measured value reaches it. A ratio whose interval contains its floor, or is wide and contains
 //! its goal, is measured once more with four times the slices, because a disturbed machine is the usual reason;
 //! the second answer counts.
 //!
@@ -28,10 +28,10 @@ use uext4::Switches;
 
 /// Bytes of the large volume.
 const LARGE: u64 = 1 << 40;
-/// Openings of the large volume of which the median counts.
+/// Openings of the large volume; their median counts.
 const OPENINGS: usize = 5;
 
-/// Parts that are no scenarios: a conversion among many extents.
+/// Parts that are not scenarios: a conversion among many extents.
 const CONVERSION: &str = "conversion";
 /// Memory of first writes.
 const MEMORY: &str = "memory";
@@ -54,7 +54,7 @@ struct Line {
 enum Verdict {
     /// The goal is reached.
     Goal,
-    /// The floor is.
+    /// The floor is reached.
     Floor,
     /// Neither.
     Missed,
@@ -92,12 +92,12 @@ impl Promise {
         (self.scenario, self.shape, self.standard) == (other.scenario, other.shape, other.standard)
     }
 
-    /// What became of it.
+    /// Its outcome.
     fn found<'m>(&self, measured: &'m Measured) -> Option<(f64, &'m Interval)> {
         if self.cpu { measured.cpu_ratio(self.ratio) } else { measured.ratio(self.ratio) }
     }
 
-    /// Whether the interval leaves open what is asked.
+    /// Whether the interval leaves the verdict open.
     fn is_unclear(&self, interval: &Interval) -> bool {
         let holds = |bound: f64| (interval.low..=interval.high).contains(&bound);
         holds(self.floor) || !interval.resolved && holds(self.goal)
@@ -166,16 +166,16 @@ const PROMISES: &[Promise] = &[
     promise("first-write", Standard::Zram, "on/kernel", 1.0, 1.5).of_shape(scenario::SHARED[2]),
 ];
 
-/// What became of the promises.
+/// Outcome of the promises.
 #[derive(Debug)]
 pub struct Floors {
-    /// What was measured for them.
+    /// The measurements for them.
     pub report: Report,
     lines: Vec<Line>,
 }
 
 impl Floors {
-    /// Whether no floor is missed. What could not be measured here misses none.
+    /// Whether no floor is missed. A promise that could not be measured here misses none.
     pub fn are_kept(&self) -> bool {
         self.lines.iter().all(|line| line.verdict != Verdict::Missed)
     }
@@ -303,7 +303,7 @@ fn verdict(value: f64, floor: f64, goal: f64) -> Verdict {
     match (reaches(goal), reaches(floor)) {
         (true, _) => Verdict::Goal,
         (false, true) => Verdict::Floor,
-        // Not a number reaches nothing.
+        // NaN reaches no floor.
         (false, false) => Verdict::Missed,
     }
 }
@@ -368,7 +368,7 @@ fn scaling_line(one: &Measured, eight: &Measured) -> Line {
     }
 }
 
-/// Many who wait share a commit.
+/// Many waiters share a commit.
 fn commits_line(measured: &Measured) -> Line {
     let on = measured.arm(Arm::On);
     let share = on.map(|arm| counter(arm, "commits") as f64 / arm.writes as f64);
@@ -396,7 +396,7 @@ fn alone_line(measured: &Measured) -> Line {
     }
 }
 
-/// A request in a file of many extents costs at most so many times one in a file of one extent.
+/// A request in a file of many extents costs at most this many times one in a file of one extent.
 fn lookup_line(measured: &Measured) -> Line {
     let times = measured.ratios.get("on/one-extent").map(|ratio| 1.0 / ratio);
     let interval = measured.ratio_intervals.get("on/one-extent");
@@ -410,7 +410,7 @@ fn lookup_line(measured: &Measured) -> Line {
     }
 }
 
-/// Something that should be little.
+/// A value that should be small.
 fn cost_line(what: impl Into<String>, unit: &str, value: Option<f64>, (floor, goal): (f64, f64)) -> Line {
     Line {
         what: what.into(),
@@ -454,7 +454,7 @@ fn make_lines() -> Result<Vec<Line>> {
     ])
 }
 
-/// Memory that first writes take. Without root there is no device of that size.
+/// Memory used by first writes. Without root there is no device of that size.
 fn memory_line(process: Process<'_>) -> Result<Line> {
     let found = match probes::first_writes_device()? {
         None => None,
@@ -468,7 +468,7 @@ fn memory_line(process: Process<'_>) -> Result<Line> {
     Ok(cost_line(what, "MiB", found, (256.0, 64.0)))
 }
 
-/// A conversion in a file of many extents costs at most so many times one in a file of ten.
+/// A conversion in a file of many extents costs at most this many times one in a file of ten.
 fn conversion_line(ratio: &Ratio) -> Line {
     Line {
         what: "converting 4 KiB, tmpfs file: in a file of 10⁶ extents / of ten".into(),

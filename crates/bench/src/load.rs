@@ -1,4 +1,4 @@
-//! How busy the machine is with others: a measurement beside other work is worse and less sure.
+//! Load from other processes: a measurement beside other work is slower and less certain.
 //!
 //! The kernel counts the time of all processes in user mode (`/proc/stat`), whatever namespace they are in; what
 //! this process and its children took of it is taken off. Time in the kernel is left out: that of loop devices
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Processors that others may take before it is worth a warning. The kernel counts in ticks, so less is noise.
+/// Processors that others may use without a warning. The kernel counts in ticks, so less is noise.
 const BUSY: f64 = 0.15;
 
-/// What others took meanwhile, in processors: 1.0 is one of them all the time.
+/// Processor use by others during a measurement: 1.0 is one processor all the time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Other processes, in user mode.
@@ -21,7 +21,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// In words, if it is enough to spoil a measurement.
+    /// A warning, if the load is enough to spoil a measurement.
     pub fn warning(&self) -> Option<String> {
         let mut parts = Vec::new();
         if self.others >= BUSY {
@@ -34,7 +34,7 @@ impl Load {
     }
 }
 
-/// Counts at one time. Missing counts (no `/proc`) make no load.
+/// A snapshot of the counts. Missing counts (no `/proc`) mean no load.
 #[derive(Debug, Clone, Copy)]
 pub struct Meter {
     at: Instant,
@@ -58,7 +58,7 @@ impl Meter {
         Meter { at: Instant::now(), ticks: ticks.and_then(|(all, own)| ticks_of(&all, &own)) }
     }
 
-    /// What others took since then.
+    /// Use by others since then.
     pub fn load(&self) -> Option<Load> {
         let now = Meter::start();
         let per_second = rustix::param::clock_ticks_per_second();
@@ -66,7 +66,7 @@ impl Meter {
     }
 }
 
-/// What others take in the next moment.
+/// Samples the use by others for 250 ms.
 pub fn now() -> Option<Load> {
     let meter = Meter::start();
     std::thread::sleep(Duration::from_millis(250));
@@ -88,7 +88,7 @@ fn between(before: Ticks, after: Ticks, time: Duration, per_second: u64) -> Opti
 fn ticks_of(all: &str, own: &str) -> Option<Ticks> {
     let columns = all.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let columns: Vec<u64> = columns.split_whitespace().map_while(|column| column.parse().ok()).collect();
-    // The name of a program may hold anything, parentheses too.
+    // The name of a program may contain anything, even parentheses.
     let own: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
     // user and nice; the eighth is stolen. utime is column 14 of the line, the twelfth behind the name; cutime
     // is two further.

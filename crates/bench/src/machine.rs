@@ -1,22 +1,22 @@
-//! The machine, as far as figures depend on it.
+//! Properties of the machine that affect the figures.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// What is told about it.
+/// The properties reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor by its own name.
     pub cpu: String,
     /// Processors that this process may use.
     pub cpus: usize,
-    /// Bytes of the largest cache, if the system tells.
+    /// Bytes of the largest cache, if known.
     pub l3_bytes: Option<u64>,
     /// Bytes of memory.
     pub memory_bytes: u64,
     /// Kernel release.
     pub kernel: String,
-    /// When the kernel gives huge pages to memory: `always`, `madvise` or `never`. Large maps lie on them.
+    /// When the kernel uses huge pages: `always`, `madvise` or `never`. Large maps are placed on them.
     #[serde(default)]
     pub huge_pages: Option<String>,
     /// Version of this program.
@@ -24,7 +24,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// Reads the properties of this machine.
     pub(crate) fn this() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

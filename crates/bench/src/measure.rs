@@ -31,7 +31,7 @@ const GROUP: u32 = 4;
 /// Requests whose bytes are read both ways before anything is measured.
 const COMPARED: usize = 256;
 
-/// What is measured, on one volume, at one depth.
+/// One case: a scenario on one volume, at one depth.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The scenario.
@@ -40,15 +40,15 @@ pub struct Case {
     pub threads: usize,
     /// Requests in flight per thread.
     pub depth: u32,
-    /// Bytes of each file that are used at most.
+    /// Maximum bytes used of each file.
     pub span: u64,
-    /// Arms of the library and `raw`, as asked for.
+    /// The requested arms of the library and `raw`.
     pub arms: Vec<Arm>,
-    /// The kernel too, where it can be.
+    /// Measure the kernel too, if possible.
     pub kernel: bool,
     /// The setting of arm `on`.
     pub switches: Switches,
-    /// How long.
+    /// Duration and slices.
     pub timing: Timing,
 }
 
@@ -77,7 +77,7 @@ impl Case {
         }
         arms.extend(self.scenario.reference);
         if self.scenario.renewed.is_some() {
-            // What is not there yet has no place on the device, and no switch is about it.
+            // Blocks not yet allocated have no place on the device, and no switch concerns them.
             arms.retain(|&arm| !matches!(arm, Arm::Raw | Arm::Off | Arm::AllOff));
         }
         arms.retain(|&arm| raw || arm != Arm::Raw);
@@ -97,7 +97,7 @@ impl Case {
     }
 }
 
-/// What grows from session to session.
+/// Results accumulated over sessions.
 struct Sums {
     slices: Vec<Slice>,
     latencies: BTreeMap<Arm, Latencies>,
@@ -118,7 +118,7 @@ impl Sums {
     }
 }
 
-/// What is found out before the first slice.
+/// Facts gathered before the first slice.
 struct Bench<'a> {
     case: &'a Case,
     bed: &'a Bed,
@@ -294,7 +294,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Requests to places that the device and the files agree about.
+/// Requests of the case, after some were read both through the files and from the device, with equal bytes.
 fn compared(session: &VolumeSession, bed: &Bed, span: u64, shape: Shape) -> Result<OpSource> {
     let source = OpSource::new(session.addresses(&bed.files, span)?, shape)?;
     let mut ops: Vec<Op> = Vec::new();
@@ -415,7 +415,7 @@ mod tests {
         let ratios = ratios(&slices, rate, |round| round);
         assert_eq!(ratios.keys().collect::<Vec<_>>(), ["on/raw"]);
         assert_eq!((ratios["on/raw"].median, ratios["on/raw"].pairs), (0.5, 2));
-        // All slices took as long: twice the requests are half the time for each.
+        // All slices took the same time: twice the requests mean half the time for each.
         let cpu = cpu_ratios(&slices, |round| round);
         assert_eq!((cpu["on/raw"].median, cpu.len()), (2.0, 1));
     }

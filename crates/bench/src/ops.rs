@@ -15,7 +15,7 @@ pub struct Op {
     pub write: bool,
 }
 
-/// splitmix64: a number that looks random for each input.
+/// splitmix64: a pseudo-random number for each input.
 pub fn mix(seed: u64) -> u64 {
     let mut word = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,7 +27,7 @@ pub fn mix(seed: u64) -> u64 {
 #[derive(Debug, Clone)]
 pub struct Addresses {
     files: Vec<Vec<Piece>>,
-    /// Bytes of each file that are measured: what the shortest has.
+    /// Measured bytes of each file: the size of the shortest.
     span: u64,
 }
 
@@ -63,7 +63,7 @@ impl Addresses {
         Ok(Addresses { files: maps, span: shortest })
     }
 
-    /// Of files whose blocks are not there yet: nothing is asked of the device past the file system.
+    /// For files without blocks yet: nothing is requested from the device past the file system.
     pub fn unknown(files: usize, span: u64) -> Self {
         let all = Piece { logical: 0, physical: 0, length: span, state: State::Hole };
         Addresses { files: vec![vec![all]; files], span }
@@ -120,24 +120,24 @@ impl Fitting {
     }
 }
 
-/// What requests are made of.
+/// The shape of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Bytes of a request.
     pub block: u64,
     /// Writes among the requests, percent.
     pub write_percent: u8,
-    /// Where they lie.
+    /// The order of their positions.
     pub order: Order,
-    /// Threads that are measured.
+    /// Measured threads.
     pub threads: usize,
-    /// Threads that write beside them; numbered behind them.
+    /// Unmeasured writing threads, numbered after them.
     pub beside: usize,
     /// Files that requests go to, counted from the first.
     pub files: usize,
 }
 
-/// Makes requests.
+/// Generates requests.
 #[derive(Debug)]
 pub struct OpSource {
     addresses: Addresses,

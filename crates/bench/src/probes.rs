@@ -22,18 +22,18 @@ pub enum Probe {
     FirstWrites,
 }
 
-/// What it found.
+/// Its result.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Found {
     /// Of the opening, or of the writes.
     pub(crate) ns: u64,
-    /// At the most since the process began.
+    /// Peak since the process started.
     pub(crate) resident_bytes: u64,
 }
 
 impl Probe {
-    /// Does it to the volume of an image or a device, and tells in JSON what that took: time, and memory at the most
-    /// since this process began.
+    /// Runs it on the volume of an image or a device, and returns as JSON the time and the peak memory since this
+    /// process started.
     pub fn run(self, device: &Path) -> Result<String> {
         let ns = match self {
             Probe::Open => open(device),
@@ -44,7 +44,7 @@ impl Probe {
     }
 }
 
-/// Runs a process that does it.
+/// Runs it in a separate process.
 pub(crate) fn ask(mut process: Command) -> Result<Found> {
     let text = volume::tool(&mut process)?;
     serde_json::from_str(&text).map_err(|error| BenchError::failed(format!("{text}: {error}")))
@@ -74,7 +74,7 @@ fn open(image: &Path) -> Result<u64> {
     Ok(ns)
 }
 
-/// How much is written.
+/// Amount to write.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     files: u64,

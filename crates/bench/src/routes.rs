@@ -1,4 +1,4 @@
-//! Whether the counters show the route that an arm is meant to take. A measurement of another route is void.
+//! Checks that the counters show the route that an arm is meant to take. A measurement of another route is void.
 
 use super::arm::Arm;
 use super::error::{BenchError, Result};
@@ -108,7 +108,7 @@ fn expectations(arm: Arm, switches: Switches, facts: &Facts, tally: Tally) -> Ve
     let none = Exactly(0);
     let simple = if dax { 0 } else { reads };
     let handles = !switches.overwrite_no_transaction && facts.journal;
-    // What holds the gate alone to its end is not counted.
+    // A request that holds the gate exclusively to its end is not counted.
     let uncounted = if alone && !dax { writes } else { 0 };
     let counted = if dax && switches.dax_no_dio_count { 0 } else { reads + writes - uncounted };
     let mut list = vec![

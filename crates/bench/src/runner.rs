@@ -1,4 +1,4 @@
-//! Runs slices: threads that wait, start together, run until told, and report.
+//! Runs slices: threads wait, start together, run until stopped, and report.
 
 use super::arm::Arm;
 use super::error::{BenchError, Result};
@@ -20,7 +20,7 @@ pub struct Slice {
     pub arm: Arm,
     /// Which round: slices of one round had the same requests and are compared with each other.
     pub round: u32,
-    /// What was done, all threads together.
+    /// Requests done by all threads together.
     pub tally: Tally,
     /// From the first thread's start to the last thread's end.
     pub wall: Duration,
@@ -30,13 +30,13 @@ pub struct Slice {
     pub counters: Option<Stats>,
 }
 
-/// What a session left.
+/// Results of a session.
 pub struct Run {
     /// Every slice that counts.
     pub slices: Vec<Slice>,
     /// By arm of the session.
     pub latencies: Vec<Latencies>,
-    /// What the first thread's queue was granted.
+    /// Facts about the first thread's queue.
     pub facts: Option<QueueFacts>,
 }
 
@@ -62,7 +62,7 @@ pub fn schedule(arms: usize, rounds: std::ops::Range<u32>) -> Vec<ArmTurn> {
     warm_up.chain(turns).collect()
 }
 
-/// What a thread tells after a slice.
+/// A thread's report after a slice.
 struct Report {
     tally: Tally,
     start: Instant,
@@ -139,7 +139,7 @@ pub fn run(
     })
 }
 
-/// One thread: makes its lane, says so, then runs turn after turn until there are no more.
+/// One thread: creates its lane, reports that, then runs turn after turn until there are no more.
 fn work(
     shared: &Shared<'_>,
     number: usize,
@@ -220,7 +220,7 @@ fn conduct(
         shared.go.wait();
         thread::sleep(slice);
         shared.stop.store(true, Ordering::Relaxed);
-        // Every thread has to be heard, or one could still run in the next slice.
+        // Wait for every thread's report, or one could still run in the next slice.
         let reports: Vec<Result<Report>> = threads.iter().map(receive).collect();
         let cpu = cpu_time().saturating_sub(cpu);
         let counters = shared.session.counters().zip(counters).map(|(after, before)| after.since(&before));

@@ -1,6 +1,6 @@
-//! Medians of paired ratios and how sure they are.
+//! Medians of paired ratios and their confidence intervals.
 
-/// Widest interval that still says something: as a part of the ratio, or of 1 for smaller ones.
+/// Widest useful interval: as a fraction of the ratio, or of 1 for smaller ratios.
 pub const RESOLVED: f64 = 0.05;
 
 /// A ratio of two arms.

@@ -1,4 +1,4 @@
-//! What each of the five ideas is worth, a line each: measured where the device hides least of it.
+//! The gain of each of the five ideas, a line each, measured where the device hides it least.
 
 use super::model::{Measured, Report};
 use super::table::WIDTH;
@@ -79,7 +79,7 @@ impl Worth {
     }
 }
 
-/// Those ideas that were measured with and without, in their order.
+/// The ideas that were measured with and without, in order.
 pub fn ideas(report: &Report) -> Vec<Worth> {
     IDEAS.iter().filter_map(|idea| worth(idea, report)).collect()
 }
@@ -101,7 +101,7 @@ fn worth(idea: &Idea, report: &Report) -> Option<Worth> {
     })
 }
 
-/// With as many digits as say something.
+/// Rounded to significant digits.
 fn time(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns < 1e3 => (ns, "ns"),

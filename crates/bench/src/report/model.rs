@@ -18,12 +18,12 @@ pub struct Report {
     pub version: u32,
     /// Where it was measured.
     pub machine: Machine,
-    /// What others took of the processors before anything was measured.
+    /// Processor use by others before measuring.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_before: Option<Load>,
     /// In the order measured.
     pub scenarios: Vec<Measured>,
-    /// What the given device rules out, a sentence each. Not in JSON.
+    /// Scenarios ruled out by the given device, a sentence each. Not in JSON.
     #[serde(skip)]
     pub left_out: Vec<String>,
 }
@@ -61,12 +61,12 @@ pub struct Measured {
     /// How sure they are.
     #[serde(default)]
     pub cpu_ratio_intervals: BTreeMap<String, Interval>,
-    /// What others took of the processors meanwhile.
+    /// Processor use by others during the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
-    /// What `e2fsck -fn` said after all arms.
+    /// Result of `e2fsck -fn` after all arms.
     pub e2fsck: String,
-    /// What should be known beside the numbers.
+    /// Remarks on the numbers.
     pub notes: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ pub struct MeasuredArm {
     pub reads: u64,
     /// Writes done in all its slices.
     pub writes: u64,
-    /// Writes of threads beside the measured ones, in all its slices; part of no rate.
+    /// Writes of unmeasured threads, in all its slices; not part of any rate.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub other_writes: u64,
     /// Requests per second, all threads together.
@@ -105,7 +105,7 @@ pub struct MeasuredArm {
     /// 99.9 % were faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p999_us: Option<f64>,
-    /// What the library counted; empty for arms beside it.
+    /// The library's counters; empty for arms without it.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -118,7 +118,7 @@ pub struct Interval {
     pub high: f64,
     /// Pairs.
     pub pairs: usize,
-    /// Narrow enough to say something: at most 0.05 (of the ratio, if it is above 1).
+    /// Narrow enough to be useful: at most 0.05 (of the ratio, if it is above 1).
     pub resolved: bool,
     /// Wholly above 1 or wholly below, so that there is a difference, whatever its size.
     #[serde(default)]
@@ -181,7 +181,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Report {
-    /// Reads an earlier one.
+    /// Parses an earlier report.
     pub fn read(path: &Path) -> Result<Report> {
         let text = std::fs::read_to_string(path).doing(|| format!("read {}", path.display()))?;
         let report: Report = serde_json::from_str(&text).map_err(|error| {
@@ -199,7 +199,7 @@ impl Report {
         table::render(self) + &left_out.collect::<String>()
     }
 
-    /// What each of the five ideas is worth, a line each, of those that were measured with and without.
+    /// The gain of each of the five ideas measured with and without it, a line each.
     pub fn ideas_text(&self) -> String {
         ideas::lines(self)
     }

@@ -76,7 +76,7 @@ fn cells(arm: &MeasuredArm) -> [String; 6] {
     [digits(iops / 1000.0), digits(mb_s), format!("{cpu_ns_per_op:.0}"), p50, p99, p999]
 }
 
-/// As many digits as say something: a slow device makes less than one thousand requests a second.
+/// Significant digits only: a slow device does less than one thousand requests per second.
 fn digits(value: f64) -> String {
     let places = if value < 10.0 { 3 } else { 1 };
     format!("{value:.places$}")

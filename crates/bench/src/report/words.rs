@@ -1,4 +1,4 @@
-//! Words for people: what a switch does, and how a ratio is to be read.
+//! Explanations in words: what a switch does, and how to read a ratio.
 
 use super::model::Interval;
 
@@ -32,7 +32,7 @@ pub fn switch(name: &str) -> Option<&'static str> {
 /// On which side of 1 the whole interval lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// It holds 1: no difference shows.
+    /// It contains 1: no difference shows.
     Neither,
     /// Above.
     Above,

@@ -32,7 +32,7 @@ pub struct KernelSession {
 }
 
 impl KernelSession {
-    /// Mounts `device`. Nobody may have it open exclusively.
+    /// Mounts `device`. It must not be open exclusively.
     pub fn mount(device: &Path, files: &[PathBuf], requests: Requests) -> Result<Self> {
         let mount = || -> rustix::io::Result<OwnedFd> {
             let context = mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -55,7 +55,7 @@ impl KernelSession {
 
     fn sync(&self) -> rustix::io::Result<()> {
         let Some(mount) = &self.mount else { return Ok(()) };
-        // The mount's own descriptor is no open file.
+        // The mount's own descriptor is not an open file.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::syncfs(rustix::fs::openat(mount, ".", flags, FileMode::empty())?)
     }

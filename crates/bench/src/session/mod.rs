@@ -1,4 +1,4 @@
-//! What is open while arms take turns: the volume with its arms, or the kernel's mount.
+//! Sessions, open while arms take turns: the volume with its arms, or the kernel's mount.
 
 mod kernel;
 mod volume;
@@ -16,9 +16,9 @@ use uext4::{Ask, Buffer, QueueOptions, Stats, device};
 pub trait Session: Sync {
     /// Them, in the order of a round.
     fn arms(&self) -> &[Arm];
-    /// What one thread needs; called on that thread. `beside`: it is not measured and its writes are plain.
+    /// Creates the lane of one thread; called on that thread. `beside`: it is not measured and its writes are plain.
     fn lane(&self, beside: bool) -> Result<Box<dyn Lane + '_>>;
-    /// Makes the files of an arm what they are to be before a slice ([`Requests::renewed`]).
+    /// Resets the files of an arm before a slice ([`Requests::renewed`]).
     fn renew(&self, arm: usize) -> Result<()>;
     /// Makes everything durable that was written before. What one arm left in the device's cache must not be part of
     /// the next arm's flushes. The first durable write of an opening waits longer, and must not be part of any slice.
@@ -29,24 +29,24 @@ pub trait Session: Sync {
     fn counters(&self) -> Option<Stats>;
 }
 
-/// What every request of a case looks like.
+/// Properties of every request of a case.
 #[derive(Debug, Clone, Copy)]
 pub struct Requests {
     /// Bytes.
     pub block: usize,
     /// Requests in flight per thread.
     pub depth: u32,
-    /// Who makes the calls.
+    /// The kind of calls.
     pub mode: Mode,
     /// Writes are durable when they complete.
     pub dsync: bool,
     /// Each write is followed by an `fsync`.
     pub fsync: bool,
-    /// What the files are before each slice.
+    /// The state of the files before each slice.
     pub renewed: Option<Renewed>,
     /// Bytes of each file.
     pub file_bytes: u64,
-    /// The buffers of queues are registered where that is possible.
+    /// Register the buffers of queues if possible.
     pub register: bool,
 }
 
@@ -55,7 +55,7 @@ impl Requests {
         matches!(self.mode, Mode::Queued { poll: true, .. })
     }
 
-    /// Whether what was done before a slice should be durable when it begins.
+    /// Whether earlier writes should be durable when a slice begins.
     fn starts_durable(&self) -> bool {
         self.dsync || self.fsync || self.renewed.is_some()
     }

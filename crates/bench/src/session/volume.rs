@@ -92,7 +92,7 @@ impl VolumeSession {
         self.requests.dsync && self.arms[arm] != Arm::NoDsync
     }
 
-    /// What `raw` asks of the device for each write: what `on` asks.
+    /// Whether `raw` writes carry FUA, as those of `on` do.
     fn raw_fua(&self) -> bool {
         self.requests.dsync && self.volume.device().capabilities().fua
     }
@@ -102,7 +102,7 @@ fn flags(durable: bool) -> WriteFlags {
     if durable { WriteFlags::DSYNC } else { WriteFlags::empty() }
 }
 
-/// A buffer with memory of its own.
+/// A buffer with its own memory.
 pub(super) fn one_buffer(length: usize) -> Result<Buffer> {
     let pool = BufferPool::new(length).doing(|| "reserve memory".into())?;
     let mut buffer = pool.take(length).doing(|| "reserve memory".into())?;

@@ -1,4 +1,4 @@
-//! Makes the volumes of bench with mke2fs, filled from a directory, so that every block of every file is
+//! Creates the volumes of bench with mke2fs, filled from a directory, so that every block of every file is
 //! written.
 //!
 //! Each 4 KiB of a file repeats one word of eight bytes, never zero: mke2fs makes holes of zeros, and zram
@@ -117,7 +117,7 @@ pub(super) fn sparse_file(path: &Path, bytes: u64) -> Result<()> {
     file.set_len(bytes).doing(|| format!("extend {}", path.display()))
 }
 
-/// Gives every byte of the file room: a writable mapping needs it.
+/// Allocates the whole file: a writable mapping needs it.
 pub(super) fn allocate_all(path: &Path, bytes: u64) -> Result<()> {
     let file = fs::File::options().write(true).open(path).doing(|| format!("open {}", path.display()))?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)

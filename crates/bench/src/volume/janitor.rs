@@ -60,7 +60,7 @@ impl Drop for Janitor {
 /// Where volumes are made: memory, so that the device costs next to nothing.
 pub const MEMORY_DIR: &str = "/dev/shm";
 
-/// A directory in memory, removed with everything in it.
+/// A directory in tmpfs, removed with its contents on drop.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -96,7 +96,7 @@ impl Scratch {
 
 const ZRAM_CONTROL: &str = "/sys/class/zram-control";
 
-/// A zram device of our own, never one that was there before.
+/// A zram device created here, never an existing one.
 #[derive(Debug)]
 pub struct Zram {
     path: PathBuf,

@@ -43,7 +43,7 @@ pub enum Standard {
     Extents,
 }
 
-/// Through what the volume is opened.
+/// How the volume is opened.
 #[derive(Debug, Clone)]
 enum Backing {
     /// Opened anew each time.
@@ -80,7 +80,7 @@ impl Bed {
         .doing(|| format!("open {}", self.label))
     }
 
-    /// Removes what was made on a given volume and asks e2fsck whether it is in order. Nobody may have it open.
+    /// Removes the files created on a given volume and checks it with e2fsck. It must not be open.
     pub fn finish(mut self) -> Result<()> {
         drop(self.leftovers.take());
         self.check()
@@ -126,7 +126,7 @@ fn partition_start(path: &Path, number: u32) -> Result<u64> {
     Ok(found.doing(|| format!("find partition {number} of {}", path.display()))?.start)
 }
 
-/// Where programs of system administration are that an ordinary user's `PATH` leaves out.
+/// Directories of system administration programs, missing from an ordinary user's `PATH`.
 const ADMINISTRATION: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// Runs a program to its end and returns what it printed. Anything but success is an error with its words. It is looked

@@ -1,4 +1,4 @@
-//! The loops that are measured. They are written once, generic over what they call, so that every arm runs
+//! The measured loops. They are written once, generic over the calls, so that every arm runs
 //! the same code around its calls.
 
 pub mod queued;
@@ -15,7 +15,7 @@ use uext4::{Buffer, QueueFacts};
 /// is below a nanosecond each, and the same for all arms.
 pub const SAMPLE: u64 = 64;
 
-/// Longest latency that is told apart.
+/// Longest latency resolved.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 /// What one thread did in one slice.
@@ -25,7 +25,7 @@ pub struct Tally {
     pub reads: u64,
     /// Writes completed.
     pub writes: u64,
-    /// Writes of the threads beside those that are measured.
+    /// Writes of unmeasured threads.
     pub beside: u64,
 }
 
@@ -36,7 +36,7 @@ impl Tally {
         self.reads += u64::from(!op.write);
     }
 
-    /// Requests that are measured.
+    /// Measured requests.
     pub fn ops(self) -> u64 {
         self.reads + self.writes
     }
@@ -100,16 +100,16 @@ pub struct Work<'a> {
     pub latencies: &'a mut Latencies,
 }
 
-/// What one thread needs to run slices of any arm of its session.
+/// The state of one thread for slices of any arm of its session.
 pub trait Lane {
-    /// Does `work` until it is told to stop. Everything started is finished when this returns.
+    /// Does `work` until stopped. All started requests are complete when this returns.
     fn run(&mut self, arm: usize, work: Work<'_>) -> Result<()>;
 
     /// What its queue was granted, if it has one.
     fn facts(&self) -> Option<QueueFacts>;
 }
 
-/// Fills a buffer as the files were filled: no zeros.
+/// Fills a buffer like the files: no zeros.
 pub fn fill(buffer: &mut Buffer, seed: u64) {
     let word = (super::ops::mix(seed) | 1).to_le_bytes();
     for chunk in buffer.chunks_exact_mut(8) {

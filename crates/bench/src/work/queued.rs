@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use uext4::{Buffer, FileSlot, IoQueue, RawQueue, WriteFlags};
 
-/// Whom the loop calls.
+/// The calls of the loop.
 pub trait QueueTarget {
     /// Queues one request.
     fn push(&mut self, op: &Op, buffer: Buffer, tag: u64) -> Result<()>;
-    /// Sends what was queued.
+    /// Submits the queued requests.
     fn submit(&mut self) -> Result<()>;
-    /// Waits for at least `count` completions and hands over all that are there.
+    /// Waits for at least `count` completions and hands over all available ones.
     fn reap(&mut self, count: usize, done: impl FnMut(u64, usize, Buffer)) -> Result<()>;
 }
 
@@ -104,7 +104,7 @@ impl QueueTarget for DeviceQueue<'_> {
     }
 }
 
-/// Buffers that wait to be used, each with its tag, and when sampled requests in flight were queued.
+/// Free buffers, each with its tag, and queue times of sampled requests in flight.
 pub struct Idle {
     buffers: Vec<(u64, Buffer)>,
     queued: Vec<Option<Instant>>,

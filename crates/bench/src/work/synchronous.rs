@@ -11,9 +11,9 @@ use std::time::Instant;
 use uext4::device::{Device, WriteDurability};
 use uext4::{File, WriteFlags};
 
-/// Whom the loop calls. Both return the bytes transferred.
+/// The calls of the loop. Both return the bytes transferred.
 pub trait SyncTarget {
-    /// How it fails.
+    /// Its error.
     type Error: Cause;
     /// Reads into `buf`.
     fn read(&self, op: &Op, buf: &mut [u8]) -> std::result::Result<usize, Self::Error>;
@@ -72,7 +72,7 @@ impl SyncTarget for DeviceTarget<'_> {
     }
 }
 
-/// Files of the kernel, opened with `O_DIRECT`, and `O_DSYNC` where the scenario asks for it.
+/// Files on the kernel's mount, opened with `O_DIRECT`, and `O_DSYNC` if the scenario requires it.
 pub struct KernelTarget {
     /// By number; this thread's own descriptors.
     pub files: Vec<OwnedFd>,
