@@ -132,7 +132,8 @@ impl Scene {
         }
     }
 
-    /// A filled replacement, and its contents. Dropped, it changes nothing.
+    /// A filled replacement, and its contents. Dropped, it changes nothing. Between some writes everything so far is
+    /// committed, the unfinished file too.
     pub fn replacement(&mut self, path: &str, length: u64) -> (Replacement, Vec<u8>) {
         self.operations += 1;
         let new = self.volume.replace_file(path, OpenOptions::new()).unwrap();
@@ -142,6 +143,9 @@ impl Scene {
             let bytes = patterned(self.number, pos, (length - pos).min(6144) as usize);
             new.file().write_any_at(&bytes, pos, WriteFlags::empty()).unwrap();
             whole[pos as usize..][..bytes.len()].copy_from_slice(&bytes);
+            if self.rng.below(3) == 0 {
+                self.commit(&[]);
+            }
         }
         (new, whole)
     }
