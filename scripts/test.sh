@@ -7,17 +7,19 @@ cd "$(dirname "$0")/.."
 
 lint() { cargo clippy --workspace --all-targets --quiet -- -D warnings; }
 documents() {
-    RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --quiet &&
-        face_names
+    local pages=$target/doc/uext4
+    RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --quiet || return 1
+    # Once more with the pages of the other crates in place: rustdoc links only to pages that are there.
+    rm -r "$pages" && cargo doc -p uext4 --no-deps --quiet && face_names "$pages"
 }
-# A type that a call of the library takes or gives, but that the library does not name, is a link to another crate.
-# Methods that the crates below call on such types may take what users need not name (`hidden_names`).
+# face_names PAGES: a type that a call of the library takes or gives, but that the library does not name, is a link to
+# another crate. Methods of types from the crates below may take what users need not name (`hidden_names`).
 hidden_names='/trait\.\(Routing\|LogMap\)\.\|/struct\.\(BufferCache\|Tag\|Tags\|Revokes\)\.\|/enum\.TagChecksum\.'
 face_names() {
-    local pages=${CARGO_TARGET_DIR:-target}/doc/uext4
-    [ -e "$pages/index.html" ] || { echo "no pages of the library in $pages"; return 1; }
-    if grep -rE --include='*.html' -o 'href="[./]*uext4_[a-z0-9]+/[^"#]*' "$pages" |
-        sort -u | grep -v "$hidden_names"; then
+    local links
+    links=$(grep -rE --include='*.html' -o 'href="[./]*uext4_[a-z0-9]+/[^"#]*' "$1" | sort -u)
+    grep -q "$hidden_names" <<< "$links" || { echo "$1 has no links to the other crates"; return 1; }
+    if grep -v "$hidden_names" <<< "$links"; then
         echo "the library has no name of its own for these (crates/ext4/src/face)"
         return 1
     fi

@@ -361,7 +361,7 @@ fn queued(workload: &str, image: &str) {
 fn appending(image: &str) {
     let volume = Volume::open(&format!("null:{image}"), VolumeOptions::read_write()).expect("open");
     let file = volume.open_file("/data", OpenOptions::new().read(true).write(true)).expect("file");
-    let buf = uext4::blockdev::BufferPool::new(4096).and_then(|pool| pool.take(4096)).expect("a buffer");
+    let buf = uext4::BufferPool::new(4096).and_then(|pool| pool.take(4096)).expect("a buffer");
     // What is loaded and made once is not counted.
     file.write_at(&buf, file.size()).expect("write");
     (0..APPENDS).for_each(|_| measured_append(&file, &buf, file.size()));

@@ -8,7 +8,9 @@
 //! Every position and length is in bytes. Positions, lengths and memory addresses of data requests obey
 //! [`Geometry::logical_block`] and [`Geometry::memory_align`].
 
-pub use uext4_blockdev::engine::{DaxDevice, MemoryDevice, MemoryOptions, NullDevice, NullQueue, UringQueue};
+pub use uext4_blockdev::engine::{
+    DaxDevice, InstantQueue, MemoryDevice, MemoryOptions, Nothing, NullDevice, NullQueue, UringQueue,
+};
 pub use uext4_blockdev::layer::{
     Counters, CountingDevice, Counts, LatencyDevice, Mask, MaskDevice, OverlayDevice, SliceDevice,
     TraceEvent, TracePhase, TraceSink, wrap,

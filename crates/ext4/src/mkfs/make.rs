@@ -51,10 +51,10 @@ pub fn format(device: &dyn Device, options: &Options) -> Result<Made> {
     Ok(Made { superblock: write::write(device, layout, manner)?, ..made })
 }
 
-/// The volume that [`format`] would make on a device of this geometry, apart from random numbers. Accesses no device.
+/// The volume that [`format()`] would make on a device of this geometry, apart from random numbers. Accesses no device.
 ///
 /// # Errors
-/// [`Error::Option`], [`Error::TooSmall`] and [`Error::TooLarge`], as for [`format`].
+/// [`Error::Option`], [`Error::TooSmall`] and [`Error::TooLarge`], as for [`format()`].
 pub fn dry_run(device: Geometry, options: &Options) -> Result<Made> {
     lay_out(device, options).map(|(_, made)| made)
 }
