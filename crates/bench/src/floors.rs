@@ -37,7 +37,7 @@ const CONVERSION: &str = "conversion";
 const MEMORY: &str = "memory";
 /// Opening a large volume.
 const OPEN: &str = "open";
-/// Making one.
+/// Creating one.
 const MKFS: &str = "mkfs";
 
 /// One line of the table.
@@ -189,7 +189,7 @@ impl Floors {
 /// A command that prints what [`Probe::run`] says of an image or a device.
 pub type Process<'a> = &'a dyn Fn(Probe, &Path) -> Command;
 
-/// What has promises: scenarios, and what is measured without one.
+/// Parts with promises: scenarios, and measurements without a scenario.
 pub fn floor_parts() -> Vec<&'static str> {
     let mut parts: Vec<_> = PROMISES.iter().map(|promise| promise.scenario).collect();
     parts.extend([scenario::LOOKUP_SCALING, CONVERSION, MEMORY, OPEN, MKFS]);
@@ -444,7 +444,7 @@ fn open_lines(process: Process<'_>) -> Result<Vec<Line>> {
     ])
 }
 
-/// Making one.
+/// Creating one.
 fn make_lines() -> Result<Vec<Line>> {
     let made = changing::making(LARGE)?;
     let what = |what| format!("make a sparse volume of 1 TiB: {what}");

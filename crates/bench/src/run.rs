@@ -46,7 +46,7 @@ pub fn run(settings: &Settings, tell: &mut dyn FnMut(Event)) -> Result<Report> {
     Ok(report)
 }
 
-/// A report of nothing yet. What others take of the processors is told at once if it is much.
+/// An empty report. Warns at once if other processes use much of the processors.
 pub(crate) fn begin(tell: &mut dyn FnMut(Event)) -> Report {
     let load_before = load::now();
     if let Some(warning) = load_before.and_then(|load| load.warning()) {
@@ -88,7 +88,7 @@ impl Job {
     }
 }
 
-/// What is asked for, and what the given device rules out of "everything".
+/// The requested jobs, and the scenarios of "everything" that the given device rules out.
 fn jobs(asked: &Settings) -> Result<(Vec<Job>, Vec<String>)> {
     let format = match (asked.mkfs, asked.force) {
         (false, _) => Format::Never,

@@ -34,7 +34,7 @@ impl Timing {
     }
 }
 
-/// What is measured, on what and how. What is `None` is up to the scenarios.
+/// What to measure, where and how. The scenarios decide each `None`.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Scenarios by name ([`crate::scenario_names`]); all that suit the device without one.

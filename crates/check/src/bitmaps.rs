@@ -9,7 +9,7 @@ use uext4::Result;
 use uext4_ondisk::ext4::{FileType, GroupDescriptor};
 use uext4_ondisk::{Group, Pblk, Place};
 
-/// Bitmaps of a flex group lie side by side: so many come with the first.
+/// Bitmaps of a flex group are adjacent: this many are read with the first.
 const AHEAD: u64 = 31;
 
 /// A worker's findings.

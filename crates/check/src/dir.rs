@@ -144,7 +144,7 @@ impl DirScan<'_, '_> {
         }
     }
 
-    /// A block that begins like a node. Whether it is one, and sound, is judged with the whole tree.
+    /// A block that begins like a node. The check of the whole tree decides whether it is a sound one.
     fn node(&mut self, wanted: DirBlockRef, bytes: &[u8]) {
         let format = &self.shared.format;
         let decoded = HtreeIndex::decode_node(bytes, format);
@@ -152,7 +152,7 @@ impl DirScan<'_, '_> {
             ino: wanted.ino,
             lblk: wanted.lblk,
             levels: 0,
-            // With checksums, what holds entries has a tail, and does not begin like a node.
+            // With checksums, a block of entries has a tail, and does not begin like a node.
             may_be_leaf: !format.checksums,
             entries: decoded
                 .map(|index| children(&index))

@@ -38,8 +38,8 @@ fn policy(context: &[u8]) -> Option<u64> {
     Some(policy.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(LATER + 1))
 }
 
-/// The context among these attributes. (e2fsck takes an attribute `c` of any name space unknown to it; the kernel does
-/// not.)
+/// The context among these attributes. (e2fsck accepts an attribute `c` of any name space unknown to it; the kernel
+/// does not.)
 fn context(area: &XattrArea<'_>) -> Context {
     let value = area.find(XattrIndex::Encryption, CONTEXT).map(|entry| entry.value);
     match value {

@@ -1,4 +1,4 @@
-//! Pass 0: superblock, group descriptors, their backups, and where the file system's own metadata lies.
+//! Pass 0: superblock, group descriptors, their backups, and the places of file system metadata.
 
 use crate::kinds;
 use crate::report::Findings;
@@ -12,11 +12,11 @@ use uext4_ondisk::{CorruptKind, Group, Pblk, Place};
 /// Maximum groups checked: 32 TiB with the smallest blocks, 512 TiB with the usual ones.
 const GROUPS_MAX: u32 = 1 << 22;
 
-/// log2 of the most groups whose metadata may lie together.
+/// log2 of the maximum groups per flex group.
 const LOG_GROUPS_PER_FLEX_MAX: u8 = 31;
 
-/// Whether the groups can be as many and as large as the superblock says. Otherwise nothing can be checked, and
-/// memory must not be sized by what it says.
+/// Whether the superblock's number and size of groups are possible. Otherwise nothing can be checked, and memory must
+/// not be sized by them.
 pub(crate) fn fits(sb: &Superblock, findings: &mut Findings) -> bool {
     let geometry = &sb.geometry;
     let own = u64::from(geometry.group_count()) * (2 + u64::from(geometry.inode_table_blocks()));
@@ -36,7 +36,7 @@ pub(crate) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
         let text = format_args!("{} of {} blocks", sb.reserved_blocks, geometry.blocks_count());
         findings.add(&kinds::SUPER_RESERVED, Place::default(), text);
     }
-    // Numbers that are reserved for something else. Whether or not the feature is on, as e2fsck does it
+    // Inode numbers reserved for other purposes, checked even if the feature is off, as in e2fsck
     // (`e2fsck_validate_quota_inodes`).
     for (kind, ino) in
         [("user", sb.user_quota_inode), ("group", sb.group_quota_inode), ("project", sb.project_quota_inode)]
@@ -54,8 +54,8 @@ pub(crate) fn check_superblock(shared: &Shared<'_>, findings: &mut Findings) {
     }
 }
 
-/// Fields that nothing here depends on: e2fsck does not open a volume where they are impossible, with or without their
-/// feature (`ext2fs_open2`, `check_super_value`).
+/// Checks fields that this crate does not use: e2fsck does not open a volume with impossible values in them, with or
+/// without their feature (`ext2fs_open2`, `check_super_value`).
 fn check_fields(sb: &Superblock, findings: &mut Findings) {
     let fields = sb.geometry.fields();
     let blocks = u64::from(fields.clusters_per_group) << sb.geometry.cluster_log();
@@ -103,7 +103,7 @@ pub(crate) fn load(shared: &mut Shared<'_>, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// Decodes a descriptor, if it leads to possible places, and tells whether its checksum is right.
+/// Decodes a descriptor, if its places are possible, and returns whether its checksum is right.
 fn descriptor(
     shared: &Shared<'_>,
     findings: &mut Findings,
@@ -134,8 +134,8 @@ fn descriptor(
     (descriptor, trusted)
 }
 
-/// What the descriptor says was never written. That counts only with checksums of descriptors, and the last group
-/// always has a bitmap of its blocks.
+/// Checks the descriptor's marks for unwritten metadata. They count only with descriptor checksums, and the last group
+/// always has a block bitmap.
 fn check_unwritten(
     sb: &Superblock,
     findings: &mut Findings,
@@ -182,8 +182,8 @@ fn zones_of(shared: &Shared<'_>, group: Group) -> impl Iterator<Item = Zone> + u
     })
 }
 
-/// Finds where metadata lies. A group of `suspects`, whose descriptors have wrong checksums, that names metadata of
-/// others as its inode table is out of reach from then on: what lies there are not its inodes.
+/// Finds the places of metadata. `suspects` are groups whose descriptors have wrong checksums; one that names metadata
+/// of others as its inode table is ignored from then on: its inodes are not there.
 fn find_zones(shared: &mut Shared<'_>, suspects: &[Group], findings: &mut Findings) {
     let (sb, geometry) = (shared.sb, &shared.sb.geometry);
     let mut zones = Vec::with_capacity(shared.groups.len() * 3 + 8);

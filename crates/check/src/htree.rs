@@ -1,8 +1,8 @@
-//! Hash trees as a whole: every block of an indexed directory is in its tree once, and holds names of its
-//! hashes only.
+//! Checks whole hash trees: every block of an indexed directory is in its tree once, and contains only names in its
+//! hash range.
 //!
-//! Without checksums a block of entries from which all names were taken is one free record, and a node begins with one
-//! to hide from who knows no hash trees. Which of the two a block is tells how far below the root the tree leads to it.
+//! Without checksums a block of entries whose names were all removed is one free record, and a node begins with one to
+//! look empty to readers without hash trees. The depth at which the tree reaches a block tells which of the two it is.
 
 use crate::kinds;
 use crate::report::Findings;

@@ -265,8 +265,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
     }
 
-    /// Whether inline data are looked for. A reserved inode with that flag has no blocks, and nobody misses its
-    /// contents.
+    /// Whether to expect inline data. A reserved inode with that flag has no blocks, and its contents do not matter.
     fn may_be_inline(&self, ino: Ino, role: Role) -> bool {
         role == Role::Root || ino >= self.shared.sb.geometry.first_inode()
     }
@@ -442,7 +441,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         self.check_longest(place, inode);
     }
 
-    /// What lies inside the inode may be no longer than a map of blocks reaches, as for e2fsck.
+    /// Data inside the inode must not exceed the reach of a block map, as in e2fsck.
     fn check_longest(&mut self, place: Place, inode: &Inode) {
         let block_size = u64::from(self.shared.sb.geometry.block_size());
         let most = if inode.uses_extents() {

@@ -20,17 +20,17 @@
 //! 5  bitmaps.rs     bitmaps, free counts
 //! ```
 //!
-//! The rules are those of `e2fsck -fn`: what it calls clean has no finding of [`Severity::Error`] here, but for what it
-//! does not look at: what the log holds, which is replayed here, a journal that nobody could write to, inodes of
-//! the file system's own that nobody else can read, and before version 1.47.1 names of inodes that hold values. Usage
-//! of quotas, which it does look at, is not examined. Passes 1, 2 and 5 run on the caller's thread and, if asked, on a
-//! few more that end with the call.
+//! The rules are those of `e2fsck -fn`: a volume that it calls clean has no finding of [`Severity::Error`] here, except
+//! in parts that it does not check: the contents of the log, which is replayed here, a journal that cannot be written
+//! to, reserved inodes that other programs cannot read, and before version 1.47.1 names of value inodes. Quota usage,
+//! which e2fsck does check, is not examined. Passes 1, 2 and 5 run on the caller's thread and, on request, on a few
+//! more that end with the call.
 //!
-//! Memory: one bit for every cluster in use, in pieces made on demand; eight bytes for every inode of groups in
-//! use; 16 bytes for every directory block, for every encrypted inode, and for every inode with an attribute block (the
-//! same again for every such block where values may lie in inodes), and 64 for every inode whose values do. On damaged
-//! volumes every walk draws on a budget that an honest volume cannot exceed, and of each kind of finding only the first
-//! few are kept.
+//! Memory: one bit for every cluster in use, in pieces allocated on demand; eight bytes for every inode of groups in
+//! use; 16 bytes for every directory block, for every encrypted inode, and for every inode with an attribute block
+//! (another 16 for every such block if values may be in inodes), and 64 for every inode with such values. On damaged
+//! volumes every walk has a budget that an honest volume cannot exceed, and only the first few findings of each kind
+//! are kept.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

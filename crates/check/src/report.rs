@@ -116,8 +116,7 @@ pub struct NotExamined {
 /// The outcome of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Findings in the order of their codes and places. Of each kind, at most as many as
-    /// [`crate::CheckOptions::per_kind`] says.
+    /// Findings in the order of their codes and places, at most [`crate::CheckOptions::per_kind`] of each kind.
     pub findings: Vec<Finding>,
     /// Number of findings of each kind that occurred, including those not kept.
     pub totals: BTreeMap<&'static str, u64>,
@@ -155,8 +154,8 @@ struct Bucket {
     kept: BTreeSet<(Key, String)>,
 }
 
-/// Collects findings; of each kind it counts all and keeps the first few by place, so that the outcome does not
-/// depend on who looked at what first, and a hostile volume cannot fill the memory.
+/// Collects findings: counts all and keeps the first few of each kind by place, so that the outcome does not depend on
+/// the order of the threads, and a hostile volume cannot fill the memory.
 pub(crate) struct Findings {
     cap: usize,
     buckets: BTreeMap<&'static str, Bucket>,

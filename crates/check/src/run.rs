@@ -96,13 +96,13 @@ fn examine(
     Ok(Report { notes, counts, ..findings.into_report() })
 }
 
-/// Whether the counts of the whole volume need not be right: they are brought up to date by a clean unmount only,
-/// not by the journal. e2fsck takes them from the groups then, without a word.
+/// Whether the volume's total counts may be outdated: only a clean unmount updates them, not the journal. e2fsck then
+/// silently takes them from the groups.
 fn totals_may_lag(sb: &Superblock) -> bool {
     sb.needs_recovery() || !sb.state.contains(State::CLEAN)
 }
 
-/// What the superblock says about the volume's past, and of what nobody here knows.
+/// Notes on the volume's history, and on features unknown here, from the superblock.
 fn state_notes(sb: &Superblock) -> Vec<String> {
     let mut notes = Vec::new();
     let features = &sb.features;

@@ -49,7 +49,7 @@ pub(crate) struct InlineDirectory {
     pub folded: bool,
 }
 
-/// An attribute whose value lies in another inode. Many of them are looked at together, in the order of those inodes.
+/// An attribute whose value is in another inode. They are checked in batches, in the order of those inodes.
 #[derive(Clone, Copy)]
 pub(crate) struct ValueUse {
     pub value: u32,
@@ -59,12 +59,12 @@ pub(crate) struct ValueUse {
     pub block: u64,
     /// The checksum of the value for which name and stored hash fit, by unsigned and by signed bytes of the name.
     pub checksums: [u32; 2],
-    /// Clusters that the value counts to its owners, unless it is of Lustre's form.
+    /// Clusters that owners count for the value, unless it has Lustre's form.
     pub clusters: u32,
 }
 
-/// An inode with values in other inodes, and the blocks that it says to have. How many those are is known when the
-/// values have been looked at.
+/// An inode with values in other inodes, and its recorded block count. The right count is known once the values are
+/// checked.
 pub(crate) struct Counted {
     pub place: Place,
     /// Its attribute block, 0 if it has none.

@@ -20,10 +20,10 @@ pub(crate) const RUN_MEMORY: usize = 1 << 20;
 
 /// How often each cluster may be claimed before further claims are ignored.
 const CLAIMS: u64 = 4;
-/// The same where files may share blocks: what is above is not looked at for the time it takes.
+/// Same if files may share blocks: further claims would take too long.
 const CLAIMS_OF_SHARED: u64 = 256;
 
-/// What a zone is of which the list of bad blocks may name blocks.
+/// Name of a zone whose blocks the list of bad blocks may contain.
 pub(crate) const INODE_TABLE: &str = "inode table";
 /// The same.
 pub(crate) const SUPERBLOCK: &str = "superblock and descriptors";
@@ -57,7 +57,7 @@ pub(crate) struct Shared<'d> {
     pub used: Bits,
     /// Clusters claimed more than once.
     pub twice: Bits,
-    /// Blocks, not clusters, of inode tables that are listed as bad: what lies there are no inodes.
+    /// Blocks, not clusters, of inode tables that are listed as bad: they contain no inodes.
     pub bad_tables: Bits,
     pub inodes: InodeMap,
     /// Inodes waiting for deletion or truncation.
@@ -67,8 +67,8 @@ pub(crate) struct Shared<'d> {
     /// Whether a map could not be followed, so that some claims are missing.
     pub maps_incomplete: AtomicBool,
     pub large_files: AtomicU64,
-    /// Clusters that the values in inodes named by an attribute block count, of the blocks met so far. Only on
-    /// volumes that can have such values.
+    /// For each attribute block met so far, the clusters counted for the value inodes it names. Only on volumes that
+    /// can have such values.
     pub block_values: Mutex<HashMap<u64, u64>>,
     /// Encrypted inodes and how they are encrypted, sorted; set after pass 1.
     pub policies: OnceLock<Vec<(u32, u64)>>,
@@ -138,7 +138,7 @@ impl<'d> Shared<'d> {
         (cluster << self.sb.geometry.cluster_log()) + u64::from(self.sb.geometry.first_data_block())
     }
 
-    /// Marks clusters as used; `false` if the volume's inodes claim absurdly much and this is not followed.
+    /// Marks clusters as used; `false` if the volume's claims exceed the bound and this one is ignored.
     pub(crate) fn claim(&self, cluster: u64, count: u64) -> bool {
         if !take(&self.claims_left, count) {
             return false;
@@ -189,8 +189,8 @@ impl<'d> Shared<'d> {
         Some((descriptor.inode_table.checked_add(u64::from(block))?, offset as usize))
     }
 
-    /// Whether a deletion time can be no time, but the next inode of a list of orphans. Not on volumes whose clocks
-    /// stood that early, or wrapped around: deletion times have 32 bits, so the same are looked at of the others.
+    /// Whether a deletion time cannot be a time, but is the next inode of an orphan list. Not on volumes whose clocks
+    /// were that early, or wrapped around: deletion times have 32 bits, so the other times are compared in 32 bits too.
     pub(crate) fn is_orphan_link(&self, deleted: u32) -> bool {
         let early = |time: u32| (1..self.sb.geometry.inodes_count()).contains(&time);
         let times = &self.sb.times;
@@ -233,7 +233,7 @@ pub(crate) struct Slot {
     seen: AtomicU32,
 }
 
-/// A reserved inode: nobody names it.
+/// A reserved inode: no directory names it.
 pub(crate) const MARK_RESERVED: u8 = 1;
 /// The inode holds an attribute's value: no directory names it.
 pub(crate) const MARK_VALUE: u8 = 2;

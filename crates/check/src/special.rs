@@ -67,8 +67,8 @@ pub(crate) fn check_unused(scan: &mut Scan<'_, '_>, ino: Ino, role: Role) {
     }
 }
 
-/// Whether an inode is kept for a feature that is off, or that uses another. Without links nobody looks at what it
-/// has.
+/// Whether an inode is reserved for a feature that is off, or that uses another inode. Without links its contents do
+/// not matter.
 pub(crate) fn is_unused(ino: Ino, role: Role, links: u16) -> bool {
     role == Role::Reserved
         && links == 0
@@ -134,7 +134,7 @@ pub(crate) fn check_journal(
     Ok(())
 }
 
-/// How far behind the primary superblock its backups lie, in blocks; at most `most` of them.
+/// Distances of the backups from the primary superblock, in blocks; at most `most` of them.
 fn backup_distances(sb: &Superblock, most: usize) -> Vec<u64> {
     let geometry = &sb.geometry;
     let backups = geometry.groups().skip(1).filter(|group| geometry.has_superblock(*group));
@@ -189,8 +189,8 @@ pub(crate) fn check_resize(scan: &mut Scan<'_, '_>, ino: Ino, place: Place, inod
     Ok(())
 }
 
-/// The first reserved block that is not mapped right, of those that e2fsck looks at, and of the others: it looks at the
-/// first quarter (`check_resize_inode`). The others hinder the kernel when it resizes.
+/// The first wrongly mapped reserved block among those that e2fsck checks, and among the others: e2fsck checks the
+/// first quarter (`check_resize_inode`). The others prevent the kernel from resizing.
 fn reserved_places(scan: &mut Scan<'_, '_>, listed: &[u32]) -> Result<(Option<u64>, Option<u64>)> {
     let sb = scan.shared.sb;
     let reserved = u32::from(sb.geometry.fields().reserved_gdt_blocks);

@@ -25,8 +25,8 @@ enum Way {
     Lost,
 }
 
-/// Checks that all directories can be reached. `parents`: what `..` says; `children`: who names whom. Returns
-/// the directories that cannot be reached, those below others left out.
+/// Checks that all directories are reachable. `parents`: the targets of `..`; `children`: which directory names which.
+/// Returns the topmost unreachable directories.
 pub(crate) fn check_connections(
     directories: &[Directory],
     parents: &mut [(u32, u32)],
@@ -89,7 +89,7 @@ fn follow(
                 Way::Unknown => {}
                 Way::Walked => {
                     let ino = directories[index].ino;
-                    findings.add(&kinds::DIR_UNCONNECTED, at(ino), "its parents run in a circle");
+                    findings.add(&kinds::DIR_UNCONNECTED, at(ino), "its parents form a cycle");
                     lost.insert(ino);
                     break Way::Lost;
                 }
@@ -148,8 +148,8 @@ pub(crate) fn check_links(
         }
         let expected = if directory && found > LINKS_MAX { 1 } else { found };
         if links == 1 && directory && found > 1 && (found > LINKS_MAX || indexed(ino)) {
-            // The count ran over once and stays so: the kernel never counts such a directory again. It gives up
-            // counting those with a hash tree only.
+            // The count overflowed once: the kernel never counts such a directory again. It stops counting only
+            // directories with a hash tree.
             uncounted += u64::from(found <= LINKS_MAX);
         } else if links != expected {
             findings.add(&kinds::INODE_LINKS, at(ino), format_args!("{links} links, but {found} names"));

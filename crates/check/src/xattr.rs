@@ -14,13 +14,13 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{CorruptKind, Ino, Pblk, Place};
 
-/// Name of the attribute that holds contents, behind `system.`.
+/// Name, after `system.`, of the attribute that contains inline data.
 const CONTENTS: &[u8] = b"data";
 
 /// Uses of values in attribute blocks that are collected before they are checked: 32 MiB.
 const VALUES_KEPT: usize = 1 << 20;
 
-/// Clusters of values in Lustre's form, which count to nobody: of the attributes inside inodes, and of those in blocks.
+/// Clusters of values in Lustre's form, which no inode counts: for attributes inside inodes, and for those in blocks.
 #[derive(Default)]
 pub(crate) struct Uncounted {
     inodes: HashMap<u32, u64>,
@@ -115,9 +115,9 @@ impl Scan<'_, '_> {
         clusters
     }
 
-    /// The clusters that values named by an inode's attribute block count. Only volumes with such values have
-    /// to know that with each inode; all other checks of the block are made once. Many inodes may share a block, and
-    /// it may name thousands of values: what it counts is found out once and kept.
+    /// The clusters counted for values that an inode's attribute block names. Only volumes with such values need it for
+    /// each inode; all other checks of the block are made once. Many inodes may share a block, which may name thousands
+    /// of values, so the count is computed once and cached.
     pub(crate) fn block_values(&mut self, block: Pblk) -> Result<u64> {
         let sb = self.shared.sb;
         if !sb.features.incompat.contains(Incompat::EA_INODE) {
@@ -245,7 +245,7 @@ pub(crate) fn check_value_inodes(
     Ok(())
 }
 
-/// The block counts of inodes with values in others.
+/// Checks the block counts of inodes with values in other inodes.
 pub(crate) fn check_counted(
     shared: &Shared<'_>,
     counted: &[Counted],
@@ -258,9 +258,9 @@ pub(crate) fn check_counted(
     }
 }
 
-/// An inode that holds a value must be one for that, and now somebody names it. The name's hash goes over the value's
-/// checksum, which such an inode keeps as its time of access. Lustre's old form has no checksum, and keeps the owner as
-/// its time of modification, and the owner's generation. Returns whether it is of that form.
+/// Checks that an inode named as a value is a value inode, and marks it as named. The attribute's hash covers the
+/// value's checksum, which the value inode stores as its access time. Lustre's old form has no checksum; it stores the
+/// owner as the modification time, and the owner's generation. Returns whether it has that form.
 fn check_value(
     shared: &Shared<'_>,
     values: &mut Reader<'_>,

@@ -148,13 +148,13 @@ fn time(us: f64) -> String {
     }
 }
 
-/// At most `places` digits behind the point, and no zeros at their end.
+/// At most `places` decimals, without trailing zeros.
 fn short(value: f64, places: usize) -> String {
     let text = format!("{value:.places$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
 }
 
-/// Round numbers from `from` to `to` at even distances, half as many as `wanted` to half again as many.
+/// Evenly spaced round numbers from `from` to `to`, between 0.5 and 1.5 times `wanted` of them.
 fn even(from: f64, to: f64, wanted: f64) -> Vec<f64> {
     let rough = ((to - from) / wanted).max(f64::MIN_POSITIVE);
     let decade = 10f64.powf(rough.log10().floor());

@@ -2,7 +2,7 @@
 
 use super::model::Interval;
 
-/// What a switch does, one sentence for each route. `None` for what is no switch.
+/// What a switch does, one sentence for each route. `None` if it is not a switch.
 pub fn switch(name: &str) -> Option<&'static str> {
     Some(match name {
         "overwrite-no-transaction" => {

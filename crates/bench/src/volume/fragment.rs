@@ -224,7 +224,7 @@ impl Rewriter {
         self.file.write_all_at(&self.record, self.position).doing(|| "write the inode".into())
     }
 
-    /// Writes the tree bottom up. Every block of `spare` becomes a node, or it would belong to nobody.
+    /// Writes the tree bottom up. Every block of `spare` becomes a node, or it would have no owner.
     fn write_tree(&mut self, extents: &[Extent], mut spare: Vec<u64>) -> Result<()> {
         let total = spare.len() as u32;
         let leaves = (1..=total).find(|&leaves| nodes_above(leaves) == total);

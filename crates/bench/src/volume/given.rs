@@ -131,14 +131,14 @@ impl Given {
     }
 
     fn format(&self, path: &Path, layout: Layout) -> Result<()> {
-        // Refuses what somebody else uses; mke2fs would not notice every user of an image.
+        // Refuses a device in use; mke2fs would not notice every user of an image.
         drop(open_device(&DeviceSpec::file(path))?);
         build::format_filled(path, layout, &self.dir)?;
         let meta = path.metadata().doing(|| format!("look at {}", path.display()))?;
         if self.is_dax() && meta.is_file() { build::allocate_all(path, meta.len()) } else { Ok(()) }
     }
 
-    /// What the kernel could mount: a whole block device that is not mapped.
+    /// The device that the kernel could mount: a whole block device that is not mapped.
     fn block_device(&self) -> Option<PathBuf> {
         let Locator::Path(path) = &self.spec.locator else { return None };
         let whole = self.spec.options.partition.is_none() && self.spec.options.offset.is_none();
