@@ -12,7 +12,8 @@ use uext4::device::{
 };
 use uext4::{Buffer, Counter, FileSlot, IoQueue, QueueOptions, Volume, WriteFlags};
 
-const COUNTERS: [Counter; 8] = [
+const COUNTERS: [Counter; 9] = [
+    Counter::BytesWritten,
     Counter::OverwritesWithoutHandle,
     Counter::DioCounted,
     Counter::FuaWrites,

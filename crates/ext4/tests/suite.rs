@@ -39,6 +39,7 @@ mod journal_damage;
 mod kernel_volumes;
 mod kill;
 mod large;
+mod lifetime;
 mod listing;
 mod lockstep;
 mod matrix;

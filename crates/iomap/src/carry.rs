@@ -9,7 +9,6 @@
 use crate::bounce::next_step;
 use crate::counters::Counter;
 use crate::engine::Engine;
-use crate::error::Error;
 use crate::fs::{Extended, FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::mapping::{Piece, Range, State};
@@ -277,7 +276,7 @@ impl<F: FileSystem> Writing<'_, F> {
         let copies = matches!(self.plan.route, Route::DaxOverwrite | Route::DaxAllocate);
         let written = match copies {
             true => self.engine.copy_in(self.guard, part, physical, how, self.plan.counted),
-            false => self.engine.device.write_at(part, physical, how).map_err(Error::from),
+            false => self.engine.write_counted(part, physical, how),
         };
         written.map_err(|error| self.engine.write_failed(error, self.plan.durability))
     }

@@ -36,6 +36,8 @@ counters! {
     /// Requests counted in flight: all that transfer data, except copies of mapped memory (unless `dax-no-dio-count` is
     /// off) and synchronous writes that hold the gate exclusively.
     DioCounted => "dio_counted",
+    /// Bytes that the device wrote for files: data, and zeros around it. Copies into mapped memory are none.
+    BytesWritten => "bytes_written",
     /// Copies from or to mapped memory; those through a bounce buffer are [`Counter::Bounces`].
     DaxCopies => "dax_copies",
     /// Writes whose device requests all carry FUA; one with several pieces counts once.
@@ -125,8 +127,14 @@ impl CounterLine {
     /// Counts one. Only the line's single writer may call this.
     #[inline(always)]
     pub fn bump(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Adds to a counter. Only the line's single writer may call this.
+    #[inline(always)]
+    pub(crate) fn add(&self, counter: Counter, amount: u64) {
         let value = &self.single[counter as usize];
-        value.store(value.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        value.store(value.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
     }
 
     /// Adds `requests` to every counter in `tally`. Only the line's single writer may call this.
@@ -151,17 +159,17 @@ impl CounterLine {
     }
 }
 
-/// All counters of a volume.
-#[derive(Debug)]
+/// All counters of a volume. Clones share them.
+#[derive(Debug, Clone)]
 pub struct Counters {
-    threads: Box<[CachePadded<CounterLine>; SHARED_SLOT + 1]>,
-    queues: Mutex<Vec<Arc<CachePadded<CounterLine>>>>,
+    threads: Arc<[CachePadded<CounterLine>; SHARED_SLOT + 1]>,
+    queues: Arc<Mutex<Vec<Arc<CachePadded<CounterLine>>>>>,
 }
 
 impl Default for Counters {
     fn default() -> Self {
-        let threads = Box::new(std::array::from_fn(|_| CachePadded::default()));
-        Counters { threads, queues: Mutex::new(Vec::new()) }
+        let threads = Arc::new(std::array::from_fn(|_| CachePadded::default()));
+        Counters { threads, queues: Arc::default() }
     }
 }
 
@@ -172,13 +180,24 @@ impl Counters {
         self.bump_at(thread_slot(), counter);
     }
 
+    /// Adds to a counter for this thread.
+    #[inline]
+    pub(crate) fn add(&self, counter: Counter, amount: u64) {
+        self.add_at(thread_slot(), counter, amount);
+    }
+
     /// Counts one for the thread that owns `slot`, which is the caller.
     #[inline(always)]
     pub(crate) fn bump_at(&self, slot: usize, counter: Counter) {
+        self.add_at(slot, counter, 1);
+    }
+
+    #[inline(always)]
+    fn add_at(&self, slot: usize, counter: Counter, amount: u64) {
         if slot < SHARED_SLOT {
-            self.threads[slot].bump(counter);
+            self.threads[slot].add(counter, amount);
         } else {
-            self.threads[SHARED_SLOT].add_shared(counter, 1);
+            self.threads[SHARED_SLOT].add_shared(counter, amount);
         }
     }
 

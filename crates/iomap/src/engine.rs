@@ -10,7 +10,7 @@ use crate::queue::QueueCore;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use uext4_blockdev::{BufferPool, Capabilities, Device, Geometry, Process};
+use uext4_blockdev::{BufferPool, Capabilities, Device, Geometry, Process, WriteDurability};
 
 /// A longer wait for a queue that only its owner can drive counts as a stall.
 const STALL: Duration = Duration::from_secs(1);
@@ -75,9 +75,23 @@ impl<F: FileSystem> Engine<F> {
         &self.fs
     }
 
+    /// The counters themselves, for somebody who outlives or does not know the engine.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// All counters so far.
     pub fn stats(&self) -> Stats {
         self.counters.stats()
+    }
+
+    /// One write of the device, counted unless it is a copy into mapped memory.
+    pub(crate) fn write_counted(&self, buf: &[u8], pos: u64, how: WriteDurability) -> Result<(), Error> {
+        self.device.write_at(buf, pos, how)?;
+        if self.capabilities.dax.is_none() {
+            self.counters.add(Counter::BytesWritten, buf.len() as u64);
+        }
+        Ok(())
     }
 
     pub(crate) fn register(&self, queue: &Arc<QueueCore<F>>) {

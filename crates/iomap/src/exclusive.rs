@@ -40,8 +40,7 @@ impl<F: FileSystem> Engine<F> {
         }
         check_range(bytes.pos, bytes.length)?;
         self.zero_by(file, bytes, state, |zeros, piece| {
-            let how = WriteDurability::Cached;
-            Ok(self.device.write_at(zeros, piece.physical, how).map_err(Error::from)?)
+            Ok(self.write_counted(zeros, piece.physical, WriteDurability::Cached)?)
         })
     }
 

@@ -293,6 +293,9 @@ impl<F: FileSystem> Engine<F> {
             false => self.device.write_at(buf, physical, how).map_err(Error::from),
         };
         guard.leave();
+        if !MAPPED && written.is_ok() {
+            line.add(Counter::BytesWritten, buf.len() as u64);
+        }
         match (written, durability) {
             (Ok(()), Durability::None | Durability::Fua | Durability::WriteThrough) => Some(Ok(buf.len())),
             (Ok(()), _) => Some(self.make_durable_after(file, durability).map(|()| buf.len())),

@@ -170,6 +170,7 @@ impl Files<'_> {
         device.read_at(&mut bytes, block.get() * size)?;
         bytes[used..].fill(0);
         device.write_at(&bytes, block.get() * size, WriteDurability::Cached)?;
+        self.state.written.add(size);
         Ok(device.flush()?)
     }
 

@@ -143,6 +143,7 @@ impl Files<'_> {
         while pos < end {
             let part = step.min(end - pos);
             self.state.cache.device().write_at(&zeros[..part as usize], pos, WriteDurability::Cached)?;
+            self.state.written.add(part);
             pos += part;
         }
         Ok(())

@@ -195,6 +195,7 @@ impl Volume {
         let fs = Ext4::new(state);
         fs.files().process_orphans(&orphans)?;
         let engine = Arc::new(Engine::new(fs.clone(), device)?);
+        fs.state.written.connect(engine.counters().clone());
         if let Some(heartbeat) = &heartbeat {
             let fs = Arc::downgrade(&fs);
             heartbeat.connect(Box::new(move |why| {

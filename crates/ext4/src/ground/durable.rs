@@ -1,12 +1,13 @@
 //! Making changes durable: by the journal, or by the batch of a volume without one.
 
 use super::error::{Error, Result};
+use super::lifetime::stamp_time;
 use super::state::Ground;
 use super::unlogged::BatchOutlook;
 use std::ops::Range;
 use std::time::Duration;
 use uext4_jbd2::{AbortCause, CommitOutlook, Journal, JournalStats, SyncOutcome, Tid};
-use uext4_ondisk::ext4::State;
+use uext4_ondisk::ext4::{State, Superblock};
 
 impl Ground {
     /// Makes all changes so far durable. The caller holds no handle.
@@ -104,6 +105,17 @@ impl Ground {
             (None, Some(unlogged)) => unlogged.stats(),
             (None, None) => JournalStats::default(),
         }
+    }
+
+    /// Brings write time and lifetime writes of a superblock that is about to be written up to date. Takes the
+    /// journal's state lock.
+    pub(crate) fn stamp(&self, superblock: &mut Superblock) {
+        let journal = self.journal_stats();
+        let blocks = journal.blocks_logged + journal.home_writes;
+        let bytes = blocks * u64::from(self.superblock.geometry.block_size()) + self.written.bytes();
+        // From the value at open, so that it does not matter how often it is set.
+        superblock.kbytes_written = self.superblock.kbytes_written.saturating_add(bytes >> 10);
+        stamp_time(superblock);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state of an open volume, below its inodes.
 
 use super::damage::DescriptorDamage;
+use super::lifetime::Written;
 use super::recovered::RecoveryInfo;
 use super::unlogged::Unlogged;
 use super::zones::SystemZones;
@@ -36,6 +37,7 @@ pub(crate) struct Ground {
     /// Whether freed blocks are discarded on the device.
     pub(crate) discards: bool,
     pub(crate) descriptor_damage: Option<DescriptorDamage>,
+    pub(crate) written: Written,
 }
 
 /// The root directory's inode number.

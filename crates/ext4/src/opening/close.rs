@@ -34,6 +34,7 @@ fn rewrite(ground: &Ground, in_use: bool, change: impl FnOnce(&mut Superblock)) 
     let before = superblock_bytes(device)?;
     let (mut bytes, mut superblock) = (before.clone(), Superblock::decode(&before)?);
     change(&mut superblock);
+    ground.stamp(&mut superblock);
     encode(&superblock, &mut bytes)?;
     flag_log(&mut bytes, in_use);
     seal(&before, &mut bytes);

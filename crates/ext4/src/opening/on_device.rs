@@ -26,8 +26,9 @@ pub(super) fn note_journal_error(ground: &mut Ground, journal: &JournalInfo, wri
     }
     let device = ground.cache.device().clone();
     let before = superblock_bytes(&*device)?;
-    let mut bytes = before.clone();
-    encode(&ground.superblock, &mut bytes)?;
+    let (mut bytes, mut superblock) = (before.clone(), ground.superblock.clone());
+    ground.stamp(&mut superblock);
+    encode(&superblock, &mut bytes)?;
     seal(&before, &mut bytes);
     write_bytes(&*device, SUPERBLOCK_OFFSET, &bytes)?;
     device.flush()?;

@@ -36,6 +36,7 @@
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::groups::for_each_descriptor;
+use crate::ground::lifetime::stamp_time;
 use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::{RecoveryInfo, RecoveryState};
 use crate::ground::seal::seal;
@@ -200,6 +201,8 @@ impl Pending {
         let mut superblock = Superblock::decode(&bytes)?;
         check_same(first, &superblock, &recovery)?;
         superblock.errors = first.errors;
+        // The log's copy was made before the one on the device was last written.
+        superblock.kbytes_written = superblock.kbytes_written.max(first.kbytes_written);
         superblock.state |= first.state & State::ERRORS;
         if errno != 0 {
             superblock.state |= State::ERRORS;
@@ -271,7 +274,7 @@ impl Pending {
     }
 
     /// Sets the superblock's free counts to the sums of the groups, as the kernel does at mount. The kernel writes them
-    /// only at unmount, so they may be old. Impossible sums change nothing.
+    /// only at unmount, so they may be old. Impossible sums change nothing. Stamps the superblock as well.
     fn recount(&mut self, view: &Ext4State) -> Result<()> {
         let geometry = &self.superblock.geometry;
         let (mut blocks, mut inodes) = (0u64, 0u64);
@@ -286,6 +289,11 @@ impl Pending {
         if let Some(inodes) = possible.filter(|_| blocks <= geometry.blocks_count()) {
             (self.superblock.free_blocks, self.superblock.free_inodes) = (blocks, inodes);
         }
+        // Blocks of fast commits are logged before they are written home.
+        let written = (self.recovery.blocks().len() + 2 * self.changes.len()) as u64;
+        let kbytes = written * u64::from(self.superblock.geometry.block_size() >> 10);
+        self.superblock.kbytes_written = self.superblock.kbytes_written.saturating_add(kbytes);
+        stamp_time(&mut self.superblock);
         let before = self.cleared.clone();
         encode(&self.superblock, &mut self.cleared)?;
         seal(&before, &mut self.cleared);

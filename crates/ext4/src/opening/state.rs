@@ -4,6 +4,7 @@ use super::{journal, mmp};
 use crate::change::orphans::survey;
 use crate::ground::error::Result;
 use crate::ground::features;
+use crate::ground::lifetime::Written;
 use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::RecoveryInfo;
 use crate::ground::state::Ground;
@@ -66,6 +67,7 @@ pub(super) fn bare(
         uses_reserved: options.reserved,
         discards,
         descriptor_damage: None,
+        written: Written::default(),
     };
     Ok(Ext4State::new(ground, options.inode_budget))
 }

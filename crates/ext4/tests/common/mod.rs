@@ -115,7 +115,8 @@ impl Image {
         }
     }
 
-    /// The image without inodes and the superblock's write time: two volumes are never written at the same time.
+    /// The image without inodes, and without the superblock's write time and lifetime writes: two volumes are never
+    /// written at the same time, nor with the same commits.
     pub fn without_times(mut self) -> Image {
         let superblock = Superblock::decode(&self.bytes[1024..2048]).unwrap();
         let geometry = &superblock.geometry;
@@ -128,8 +129,8 @@ impl Image {
             let length = geometry.inodes_per_group() as usize * usize::from(geometry.inode_size());
             self.bytes[table..table + length].fill(0);
         }
-        // s_wtime, and the field that compensates for it in the checksum.
-        for field in [0x30..0x34, 0x274..0x275, 0x3fc..0x400] {
+        // s_wtime, s_kbytes_written, and the field that compensates for both in the checksum.
+        for field in [0x30..0x34, 0x274..0x275, 0x178..0x180, 0x184..0x188, 0x3fc..0x400] {
             self.bytes[1024..2048][field].fill(0);
         }
         self

@@ -3,6 +3,7 @@
 use super::Completion;
 use super::core::QueueState;
 use super::slot::{Kind, Label, Landed, Slot};
+use crate::counters::Counter;
 use crate::door::{part_of, slot_of};
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -32,9 +33,17 @@ impl<F: FileSystem> QueueState<F> {
         let mut batch = Landed::NONE;
         let mut left = &done[..];
         loop {
-            let landed = left.iter().position(|&done| !self.deliver_plain(done, batch.label));
+            let mut bytes = 0;
+            let landed = left.iter().position(|&done| {
+                let landed = self.deliver_plain(done, batch.label);
+                bytes += if landed { u64::from(done.result as u32) } else { 0 };
+                !landed
+            });
             let landed = landed.unwrap_or(left.len());
             batch.count += landed as u16;
+            if batch.label.writes() {
+                self.counters.add(Counter::BytesWritten, bytes);
+            }
             let Some((&other, rest)) = left[landed..].split_first() else { break };
             batch = self.finish_part(other, batch);
             left = rest;
@@ -84,6 +93,9 @@ impl<F: FileSystem> QueueState<F> {
         }
         let number = slot_of(done.tag);
         let Slot { label, pos, length, .. } = self.slots[number as usize];
+        if label.writes() {
+            self.counters.add(Counter::BytesWritten, u64::from(done.result.max(0) as u32));
+        }
         let next = if label.kind() == Kind::Plain && label != batch.label {
             self.lower_all(batch);
             Landed { label, count: 0 }
