@@ -231,7 +231,9 @@ impl<'s, 'g> Step<'s, 'g> {
                 edit.store(blocks, Change::Data)?;
                 known.forget();
             } else if touched {
-                edit.store(blocks, Change::Attributes)?;
+                // Of a file with its first name any sync covers the name, as of one that was just created.
+                let first = links == 0 && edit.disk.links > 0;
+                edit.store(blocks, if first { Change::Data } else { Change::Attributes })?;
             }
             match (links, edit.disk.links) {
                 (0, 1..) => files.remove_orphan(blocks, edit.ino)?,
