@@ -1,7 +1,7 @@
 # Sourced by the scripts that run several steps: runs them, keeps their output, counts tests.
 # shellcheck shell=bash
 
-. scripts/target.sh
+. "${BASH_SOURCE[0]%/*}/target.sh"
 logs=$target/test-logs
 rm -rf "$logs"
 mkdir -p "$logs"

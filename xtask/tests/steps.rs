@@ -9,7 +9,13 @@ fn run(script: &str) -> (bool, String) {
     let steps = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/steps.sh");
     let dir = tempfile::tempdir().unwrap();
     let text = format!("set -u\n. '{}'\n{script}\n", steps.display());
-    let output = Command::new("bash").arg("-c").arg(text).current_dir(&dir).output().unwrap();
+    let output = Command::new("bash")
+        .arg("-c")
+        .arg(text)
+        .current_dir(&dir)
+        .env_remove("CARGO_TARGET_DIR")
+        .output()
+        .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     (output.status.success(), String::from_utf8(output.stdout).unwrap())
 }

@@ -80,7 +80,7 @@ fn what_another_source_made_just_now_is_kept() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         for kept in ["/hello", "/link", "/dir/inner/deep"] {
-            let told = said.lines().filter(|line| line.contains(&format!("both{flags}{kept}: was made")));
+            let told = said.lines().filter(|line| line.contains(&format!("both{flags}{kept}: was created")));
             assert_eq!(told.count(), 1, "{kept}: {said}");
         }
         assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"world\n");

@@ -492,7 +492,7 @@ fn a_handle_that_is_given_up_half_way_aborts_and_one_before_its_first_change_doe
     let mut handle = journal.start(2).unwrap();
     handle.revoke(DATA + 5).unwrap();
     drop(handle);
-    assert!(journal.aborted().unwrap().what.contains("half-way"));
+    assert!(journal.aborted().unwrap().what.contains("dropped without a stop"));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //!
 //! A piece is one leaf of the hash tree, along with following leaves that have names of the same hash, or one block of
 //! a directory without a tree. A damaged tree could hide names and have cycles, so all its nodes are checked when a
-//! listing begins. If they do not lead once to each block, the blocks are listed as in a directory without a tree.
+//! listing begins. If they do not lead once to each block, or the root holds other names than `.` and `..`, the blocks
+//! are listed as in a directory without a tree.
 
 use super::cookie::{DirCookie, Hasher, Place};
 use super::htree;
@@ -109,7 +110,11 @@ impl Listing {
         if self.order == Order::Unseen && directory.shape.indexed {
             // Who goes on in the middle was here when the listing began.
             let begins = self.from <= Place::NAMES;
-            self.order = if begins && !htree::leads_to_all(directory) { Order::Blocks } else { Order::Tree };
+            // A root with other names than `.` and `..` has them outside the tree.
+            let sound = || {
+                htree::leads_to_all(directory) && directory.block(0, |root| htree::dots(root, true)).is_ok()
+            };
+            self.order = if begins && !sound() { Order::Blocks } else { Order::Tree };
         }
         if let Some(byte) = self.from.byte() {
             return self.block(directory, byte);

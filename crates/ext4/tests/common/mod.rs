@@ -129,6 +129,12 @@ impl Image {
             let length = geometry.inodes_per_group() as usize * usize::from(geometry.inode_size());
             self.bytes[table..table + length].fill(0);
         }
+        self.without_lifetime()
+    }
+
+    /// The image without the superblock's write time and lifetime writes, which depend on the clock and on how often
+    /// something was tried.
+    pub fn without_lifetime(mut self) -> Image {
         // s_wtime, s_kbytes_written, and the field that compensates for both in the checksum.
         for field in [0x30..0x34, 0x274..0x275, 0x178..0x180, 0x184..0x188, 0x3fc..0x400] {
             self.bytes[1024..2048][field].fill(0);

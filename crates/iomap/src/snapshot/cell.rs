@@ -4,7 +4,7 @@ use super::recent::{Now, Recent};
 #[cfg(not(loom))]
 use super::thread_cache;
 use super::{ByteRun, Entry, Found, KIND_HOLE, KIND_UNWRITTEN, KIND_WRITTEN, MapSnapshot, Target};
-use super::{entries_of, merge};
+use super::{entries_of, merge, push_merged};
 use crate::error::Error;
 use crate::mapping::{Pieces, Range, Run};
 use crate::pending::Pending;
@@ -99,9 +99,12 @@ impl MapCell {
         self.look(|now| now.pieces(range, block_bits, pieces))
     }
 
-    /// All known runs in order, for reports and tests.
+    /// All known runs in order, for reports and tests. A run goes on across the edge between the snapshot and the
+    /// changes beside it.
     pub fn runs(&self) -> Vec<Run> {
-        self.look(|now| now.entries(0, super::BLOCKS_END).filter_map(|entry| entry.run()).collect())
+        let mut entries = Vec::new();
+        self.look(|now| now.entries(0, super::BLOCKS_END).for_each(|entry| push_merged(&mut entries, entry)));
+        entries.iter().filter_map(Entry::run).collect()
     }
 
     /// The device position of `range`, if it lies in one written run: by the thread's snapshot, else by the current
