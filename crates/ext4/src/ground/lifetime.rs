@@ -4,9 +4,9 @@
 //! that is when the log comes into use, when a close ends that, and at recovery. Changes of the superblock in a
 //! transaction leave both, as in Linux.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 use uext4_iomap::{Counter, Counters};
 use uext4_ondisk::ext4::Superblock;
 
@@ -42,7 +42,9 @@ impl Written {
 /// Leaves it if its high byte would change: that byte lies in the second sector, and the checksum does not survive a
 /// power cut between two changed sectors (`seal.rs`). The byte is the same until the year 2106.
 pub(crate) fn stamp_time(superblock: &mut Superblock) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    // The clock of the kernel's ticks, as in Linux: time(2), which e2fsck asks, may be a tick behind the exact clock, and
+    // e2fsck complains about a write time in the future.
+    let now = clock_gettime(ClockId::RealtimeCoarse).tv_sec.max(0) as u64;
     if now >> 32 == superblock.times.written >> 32 {
         superblock.times.written = now;
     }
