@@ -62,6 +62,7 @@ pub mod thread_slot;
 mod turns;
 pub mod write_plan;
 
+pub use clock::coarse_now_ns;
 pub use counters::{Counter, Counters, Stats};
 pub use door::Payload;
 pub use engine::Engine;
