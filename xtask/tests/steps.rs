@@ -13,11 +13,14 @@ fn run(script: &str) -> (bool, String) {
         .arg("-c")
         .arg(text)
         .current_dir(&dir)
+        // Those of the run that this test is part of.
         .env_remove("CARGO_TARGET_DIR")
+        .env_remove("STEPS")
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    let here = format!("{}/", dir.path().canonicalize().unwrap().display());
+    (output.status.success(), String::from_utf8(output.stdout).unwrap().replace(&here, ""))
 }
 
 /// What `cargo test` prints of two programs of the same name, one of which fails, of one that is killed and of
