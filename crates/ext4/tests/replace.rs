@@ -93,6 +93,25 @@ fn the_name_leads_to_the_old_file_until_the_new_one_is_finished() {
     }
 }
 
+/// Nothing of the new file is left to commit when it gets its name.
+#[test]
+fn sync_data_after_the_end_makes_the_name_durable() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(96 << 20);
+    let device = sample_with(4096, &[]).device();
+    let volume = open_rw(device.clone());
+    let bytes = patterned(78, 0, 9000);
+    let new = volume.replace_file("/data", OpenOptions::new()).unwrap();
+    new.file().write_any_at(&bytes, 0, WriteFlags::empty()).unwrap();
+    new.file().sync_all().unwrap();
+    new.finish().unwrap().sync_data().unwrap();
+    let crashed = Image::of(&*device).device();
+    let recovered = open_rw(crashed.clone());
+    common::assert_same_bytes(&bytes, &recovered.read("/data").unwrap());
+    recovered.close().unwrap();
+    clean(&*crashed, &scratch);
+}
+
 #[test]
 fn the_new_file_has_owner_mode_and_attributes_of_the_old_but_no_privileges() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("debugfs"));
