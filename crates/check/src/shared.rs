@@ -20,7 +20,7 @@ pub(crate) const RUN_MEMORY: usize = 1 << 20;
 
 /// How often each cluster may be claimed before further claims are ignored.
 const CLAIMS: u64 = 4;
-/// Same if files may share blocks: further claims would take too long.
+/// The same limit on volumes where files may share blocks. It bounds the time of a check.
 const CLAIMS_OF_SHARED: u64 = 256;
 
 /// Name of a zone whose blocks the list of bad blocks may contain.

@@ -326,7 +326,7 @@ impl Step<'_> {
         };
         let cache = &self.unlogged.cache;
         let pin = cache.pin(block.get())?;
-        // Record it first: whoever sees the change must know that it is not on the device.
+        // Record the block first: a reader of the change must find it in the batch.
         self.unlogged.note(pin.clone(), turn);
         Ok(cache.modify(&pin, Owner::Direct, change)?)
     }

@@ -179,7 +179,7 @@ fn a_directory_with_a_damaged_map_takes_no_block() {
     }
 }
 
-/// The rest of the last block's cluster lies past the end of the volume: no blocks are taken for the others needed.
+/// A directory does not take blocks past the end of the volume, though its last cluster reaches there.
 #[test]
 fn a_directory_does_not_grow_out_of_the_volume() {
     needs!(Need::Tool("mke2fs"));

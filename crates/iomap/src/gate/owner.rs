@@ -35,7 +35,8 @@ impl InodeGate {
         let slot = thread_slot();
         let owner = slot as u64 + 1;
         let owned = self.owner.load(Ordering::Relaxed) == slot as u64;
-        // A shared gate keeps its owner: a lease may name its slot, and a revoker looks for its cell.
+        // A shared gate keeps its owner, so that a revoker never sees `owner` change. No model needs this check: a
+        // borrower that is here holds nothing, and sees the mark of the revoker at its next hold.
         if !owned || self.users.load(Ordering::Relaxed) != owner {
             return;
         }
