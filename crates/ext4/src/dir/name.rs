@@ -14,12 +14,15 @@ pub(super) fn folds(superblock: &Superblock, ino: Ino, disk: &DiskInode) -> Resu
     Ok(folds)
 }
 
+/// Longest name in bytes.
+pub(crate) const MAX: usize = 255;
+
 /// Refuses names that no directory can hold.
 ///
 /// # Errors
 /// [`Error::NameTooLong`], [`Error::Invalid`].
 pub(crate) fn check(name: &[u8]) -> Result<()> {
-    if name.len() > 255 {
+    if name.len() > MAX {
         return Err(Error::NameTooLong);
     }
     let bad = name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0));

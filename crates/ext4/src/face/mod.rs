@@ -11,6 +11,7 @@ pub(crate) mod held;
 pub(crate) mod info;
 pub mod journal;
 mod names;
+pub(crate) mod node;
 pub mod plan;
 pub(crate) mod queue;
 pub(crate) mod read_dir;

@@ -27,7 +27,7 @@ impl Volume {
         Ok(self.resolve_inode(path.as_ref(), follow)?.ino())
     }
 
-    fn resolve_inode(&self, path: &Path, follow: bool) -> Result<Arc<Inode>> {
+    pub(super) fn resolve_inode(&self, path: &Path, follow: bool) -> Result<Arc<Inode>> {
         path::resolve(self.state(), path.as_os_str().as_bytes(), follow)
     }
 

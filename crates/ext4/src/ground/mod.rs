@@ -4,6 +4,7 @@
 //! Nothing here knows about inodes, maps or directories.
 
 pub(crate) mod blocks;
+pub(crate) mod caller;
 pub(crate) mod canvas;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod credits;

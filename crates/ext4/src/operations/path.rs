@@ -15,8 +15,6 @@ use uext4_ondisk::Ino;
 
 /// Symbolic links followed on one walk, as Linux (`MAXSYMLINKS`).
 const LINKS_MAX: u32 = 40;
-/// Longest name in bytes.
-const NAME_MAX: usize = 255;
 /// Most components pending on one walk. A path has at most 4096 bytes in the kernel, and each link may add as many.
 const PENDING_MAX: usize = 4096 * 8;
 
@@ -105,7 +103,7 @@ pub(super) fn parent(
     let start = if path.starts_with(b"/") { state.inode(ROOT)? } else { start.clone() };
     let mut names: Vec<Vec<u8>> = components(path).collect();
     let last = names.pop().filter(|name| !matches!(name.as_slice(), b"." | b".."));
-    if last.as_ref().is_some_and(|name| name.len() > NAME_MAX) {
+    if last.as_ref().is_some_and(|name| name.len() > dir::name::MAX) {
         return Err(Error::NameTooLong);
     }
     let directory = walk(state, start, &names.join(&b'/'), true, None)?;
@@ -129,7 +127,7 @@ fn walk(
         if current.kind() != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
-        if name.len() > NAME_MAX {
+        if name.len() > dir::name::MAX {
             return Err(Error::NameTooLong);
         }
         if name == b"." {
