@@ -111,6 +111,7 @@ pub use ground::foreign::{Contents, Foreign};
 pub use ground::options::{DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
 pub use ground::recovered::{RecoveryInfo, RecoveryState};
 pub use inode::metadata::{FileKind, InodeFlags, Metadata, Timestamp};
+pub use inode::set_attributes::{SetAttributes, Time};
 pub use uext4_blockdev::spec::DeviceSpec;
 pub use uext4_blockdev::{Ask, Buffer, BufferPool, Priority, PriorityClass, QueueFacts};
 pub use uext4_iomap::{

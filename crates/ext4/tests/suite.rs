@@ -2,6 +2,7 @@
 
 mod adaptors;
 mod allocate;
+mod attributes;
 mod bounds;
 mod casefold;
 mod common;

@@ -25,6 +25,7 @@
 
 mod lease;
 mod owner;
+mod times;
 
 use crate::mapping::Range;
 use crate::snapshot::ByteRun;
@@ -506,29 +507,6 @@ impl InodeGate {
     /// Bytes of memory outside the gate itself, without the cells of queues.
     pub fn allocated_bytes(&self) -> usize {
         self.threads.get().map_or(0, |cells| size_of_val(&**cells))
-    }
-
-    /// Notes a write through a queue's cell at `now_ns` (coarse real time since 1970).
-    #[inline]
-    pub fn note_write(&self, cell: &Cell, now_ns: u64) {
-        cell.modified_ns.store(now_ns, Ordering::Relaxed);
-    }
-
-    /// Latest write noted in any cell, 0 if none: merged into mtime and ctime by stat and sync.
-    pub fn last_write_ns(&self) -> u64 {
-        let of = |cell: &Cell| {
-            if cell.modified_ns.load(Ordering::Relaxed) != MARKED {
-                return cell.modified_ns.load(Ordering::Relaxed);
-            }
-            let now = crate::clock::coarse_now_ns();
-            // If the owner marks the cell again in between, that mark stays and is resolved next time.
-            let _marked_again =
-                cell.modified_ns.compare_exchange(MARKED, now, Ordering::Relaxed, Ordering::Relaxed);
-            now
-        };
-        let queues = self.queues.lock();
-        let latest = self.own_cells().map(of).chain(queues.iter().map(|cell| of(cell))).max().unwrap_or(0);
-        latest.max(self.left_modified_ns.load(Ordering::Relaxed))
     }
 
     /// The cell of a slot of a shared gate.

@@ -4,7 +4,7 @@ use super::group::mark_inode;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::inode::draft::{Draft, place_of};
-use crate::inode::fields::{empty_record, storable};
+use crate::inode::fields::{CREATION_END, empty_record, storable};
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{
     FileType, Incompat, InodeFlags, RoCompat, Superblock, Timestamp, encode_extent_leaf,
@@ -44,7 +44,7 @@ pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result
     (disk.mode, disk.uid, disk.gid, disk.links) = (new.mode, new.uid, new.gid, new.links);
     (disk.flags, disk.generation, disk.version) = (new.flags, new.generation, 1);
     disk.extra_isize = extra_size(superblock);
-    let now = storable(new.now, disk.extra_isize);
+    let now = storable(new.now, disk.extra_isize, CREATION_END);
     (disk.accessed, disk.changed, disk.modified) = (now, now, now);
     (disk.created, disk.project) = (Some(now), Some(0));
     let kind = disk.file_type();

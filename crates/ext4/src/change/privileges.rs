@@ -35,14 +35,19 @@ const GROUP_RUNS: u16 = 0o010;
 pub(super) const CAPABILITY: &[u8] = b"capability";
 
 /// The record, the attribute block, a new one for this file alone, a revoke block, and the groups of both.
-fn most_credits(ground: &Ground) -> u32 {
+pub(super) fn most_credits(ground: &Ground) -> u32 {
     4 + credits::groups(ground, 2)
+}
+
+/// The mode bits that give privileges.
+pub(super) fn privileged_bits(mode: u16) -> u16 {
+    let group = if mode & GROUP_RUNS != 0 { SET_GROUP } else { 0 };
+    mode & (SET_USER | group)
 }
 
 /// The mode bits that a change of the contents strips.
 pub(super) fn set_id(ground: &Ground, mode: u16) -> u16 {
-    let group = if mode & GROUP_RUNS != 0 { SET_GROUP } else { 0 };
-    if ground.keeps_set_id { 0 } else { mode & (SET_USER | group) }
+    if ground.keeps_set_id { 0 } else { privileged_bits(mode) }
 }
 
 fn is_capability(entry: &XattrEntry<'_>) -> bool {
@@ -108,10 +113,8 @@ impl Files<'_> {
             Journaled::run(self.state, most_credits(self.state), |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 let bits = set_id(self.state, edit.disk.mode);
-                let in_record = strip_record(blocks, &mut edit)?;
-                // The record takes precedence; no name is in both.
-                let in_block = !in_record && self.strip_block(blocks, &mut edit)?;
-                if bits != 0 || in_record || in_block {
+                let capability = self.strip_capability(blocks, &mut edit)?;
+                if bits != 0 || capability {
                     edit.disk.mode &= !bits;
                     edit.stamp(now(), false);
                     edit.store(blocks, Change::Data)?;
@@ -122,6 +125,21 @@ impl Files<'_> {
             })
         };
         self.with_room(run)
+    }
+
+    /// Strips the privileges from a draft, whatever the volume's option says.
+    ///
+    /// # Errors
+    /// As of [`Files::drop_privileges`], which says what to check first.
+    pub(super) fn strip(&self, blocks: &mut Journaled<'_>, draft: &mut Draft) -> Result<()> {
+        self.strip_capability(blocks, draft)?;
+        draft.disk.mode &= !privileged_bits(draft.disk.mode);
+        Ok(())
+    }
+
+    fn strip_capability(&self, blocks: &mut Journaled<'_>, draft: &mut Draft) -> Result<bool> {
+        // The record takes precedence; no name is in both.
+        Ok(strip_record(blocks, draft)? || self.strip_block(blocks, draft)?)
     }
 
     /// Removes the capability from the attribute block. If the block is shared, the file gets one of its own.

@@ -1,5 +1,6 @@
 //! The face: the public API of the crate.
 
+mod attributes;
 pub(crate) mod cursor;
 pub mod device;
 pub mod explain;

@@ -163,6 +163,9 @@ pub enum Error {
     /// The file's flags forbid it; the text names the flag.
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
+    /// The volume, or a file of this type, cannot have it; the text says what.
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
     /// The file was not opened for this.
     #[error("the file is not open for {0}")]
     BadMode(&'static str),
@@ -253,7 +256,9 @@ impl Error {
             Error::Journal(error) => error.errno(),
             Error::FastCommit { cause, .. } => cause.errno(),
             Error::MetadataIo { source, .. } => source.errno(),
-            Error::Incompatible { .. } | Error::NeedsAllocation(_) => libc::EOPNOTSUPP,
+            Error::Incompatible { .. } | Error::NeedsAllocation(_) | Error::NotSupported(_) => {
+                libc::EOPNOTSUPP
+            }
             Error::NeedsRecovery(_) | Error::Corrupt(_) | Error::CorruptInode { .. } => EUCLEAN,
             Error::TooSmall { .. } => libc::ENXIO,
             Error::NotFound => libc::ENOENT,

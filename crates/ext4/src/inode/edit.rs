@@ -81,6 +81,12 @@ impl<'a> Edit<'a> {
         self.inode
     }
 
+    /// The time of modification is set by hand: overwrites so far do not count any more.
+    pub(crate) fn forget_writes(&mut self) {
+        self.inode.state.gate.forget_writes();
+        self.told_ns = 0;
+    }
+
     /// Writes the record into its table and publishes it to readers in one step. More changes may follow.
     ///
     /// The inode counts as dirty *before* anybody can see the change. Publish a map that changed with it after this.

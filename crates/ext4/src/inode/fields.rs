@@ -3,7 +3,7 @@
 use super::draft::Draft;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::state::Ground;
-use std::time::{SystemTime, UNIX_EPOCH};
+use uext4_iomap::coarse_now_ns;
 use uext4_ondisk::ext4::{
     FileType, IndirectLayout, Inode as DiskInode, RoCompat, Superblock, Timestamp, update_inode_checksum,
 };
@@ -45,21 +45,27 @@ pub(crate) fn empty_record(superblock: &Superblock, ino: Ino) -> Result<(Vec<u8>
     Ok((raw, disk))
 }
 
-/// Size of the extra fields that include all times.
-const TIMES_END: u16 = 24;
+/// Size of the extra fields that include the times of access and change.
+pub(crate) const TIMES_END: u16 = 16;
+/// The same with the time of creation.
+pub(crate) const CREATION_END: u16 = 24;
 
-/// The current time.
+/// The same with the upper half of the version.
+const VERSION_END: u16 = 28;
+
+/// The current time, by the clock that the times of overwrites have: they never seem older than what came before.
 pub(crate) fn now() -> Timestamp {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
+    super::timestamp(coarse_now_ns())
 }
 
-/// `time` clamped to what a record with this size of extra fields can store.
-pub(crate) fn storable(time: Timestamp, extra_isize: u16) -> Timestamp {
-    let is_short = extra_isize < TIMES_END;
+/// `time` clamped to what a record with this size of extra fields can store, if the field's extra part ends at `end`.
+/// At a bound there are no nanoseconds, as in Linux.
+pub(crate) fn storable(time: Timestamp, extra_isize: u16, end: u16) -> Timestamp {
+    let is_short = extra_isize < end;
     let most = if is_short { i64::from(i32::MAX) } else { Timestamp::MAX_SECONDS };
     let seconds = time.seconds.clamp(Timestamp::MIN_SECONDS, most);
-    let nanoseconds = if is_short { 0 } else { time.nanoseconds };
+    let at_bound = seconds == most || seconds == Timestamp::MIN_SECONDS;
+    let nanoseconds = if is_short || at_bound { 0 } else { time.nanoseconds };
     Timestamp { seconds, nanoseconds }
 }
 
@@ -120,9 +126,15 @@ impl Draft {
         Ok(())
     }
 
+    /// Counts a change. Old records have room for 32 bits only.
+    pub(crate) fn count_version(&mut self) {
+        let next = self.disk.version.wrapping_add(1);
+        self.disk.version = if self.disk.extra_isize < VERSION_END { next & 0xffff_ffff } else { next };
+    }
+
     /// Sets the time of a change of the inode, and of its contents if those changed.
     pub(crate) fn stamp(&mut self, now: Timestamp, contents: bool) {
-        let now = storable(now, self.disk.extra_isize);
+        let now = storable(now, self.disk.extra_isize, TIMES_END);
         self.disk.changed = now;
         if contents {
             self.disk.modified = now;

@@ -11,6 +11,7 @@ pub(crate) mod metadata;
 pub(crate) mod names;
 mod places;
 mod record;
+pub(crate) mod set_attributes;
 #[cfg(test)]
 #[path = "../../tests/inside/inode.rs"]
 mod tests;

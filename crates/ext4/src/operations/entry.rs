@@ -225,7 +225,7 @@ impl<'s, 'g> Step<'s, 'g> {
         for Part { mut edit, names, touched, links } in parts {
             if names {
                 edit.stamp(now, true);
-                edit.disk.version = edit.disk.version.wrapping_add(1);
+                edit.count_version();
                 // A directory that grew has blocks that its cached mapping shows as holes.
                 let mut known = edit.inode().state.map.lock();
                 edit.store(blocks, Change::Data)?;

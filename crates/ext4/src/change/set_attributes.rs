@@ -1,0 +1,126 @@
+//! Sets attributes of an inode: permissions, owner, times.
+//!
+//! Linux: `notify_change`, `ext4_setattr`. Everything is checked before the first change.
+
+use super::Files;
+use super::privileges::{most_credits, set_id};
+use crate::ground::error::{Error, Result};
+use crate::ground::features;
+use crate::ground::journaled::Journaled;
+use crate::ground::state::{ROOT, is_system_file};
+use crate::inode::Inode;
+use crate::inode::draft::Draft;
+use crate::inode::edit::Change;
+use crate::inode::fields::{CREATION_END, TIMES_END, now, storable};
+use crate::inode::metadata::{FileKind, Timestamp};
+use crate::inode::set_attributes::{SetAttributes, Time};
+use crate::xattr;
+use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, XattrIndex};
+
+const PERMISSIONS: u16 = 0o7777;
+
+impl Files<'_> {
+    /// Checks that these attributes of the inode may be set.
+    ///
+    /// # Errors
+    /// As of [`Files::set_attributes`].
+    pub(crate) fn check_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
+        set.check()?;
+        self.check_changes()?;
+        let superblock = &self.state.superblock;
+        let reserved = inode.ino() < superblock.geometry.first_inode() && inode.ino() != ROOT;
+        if reserved || is_system_file(superblock, inode.ino()) {
+            return Err(Error::NotPermitted("an internal file of the volume"));
+        }
+        if set.owner() {
+            features::check_accounts(superblock)?;
+        }
+        if strips(inode, set) {
+            self.check_privileges(inode)?;
+        }
+        check(inode.kind(), &inode.disk(), set)
+    }
+
+    /// Sets attributes in one handle, and the time of their change. The size is not set here.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`] if the inode is immutable or append-only, or internal to the volume;
+    /// [`Error::NotSupported`] for permissions of symbolic links, and what the record has no field for;
+    /// [`Error::Invalid`]; those of stripping privileges ([`Files::drop_privileges`]), of [`Files::check_changes`] and
+    /// of the journal. Nothing was changed then.
+    pub(crate) fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
+        self.check_attributes(inode, set)?;
+        let strips = strips(inode, set);
+        let credits = if strips { most_credits(self.state) } else { 1 };
+        self.with_room(|| {
+            Journaled::run(self.state, credits, |blocks| {
+                let mut edit = inode.edit(blocks)?;
+                // It may have become immutable.
+                check(inode.kind(), &edit.disk, set)?;
+                if set.mode.is_some() && has_acl(self, inode)? {
+                    let feature = format!("an access control list (inode {})", inode.ino());
+                    return Err(Error::Incompatible { action: "change permissions", feature });
+                }
+                if strips {
+                    self.strip(blocks, &mut edit)?;
+                }
+                let now = now();
+                apply(&mut edit, set, now);
+                if set.modified.is_some() {
+                    edit.forget_writes();
+                }
+                if inode.kind() == FileKind::Regular && set_id(self.state, edit.disk.mode) != 0 {
+                    inode.state.set_privileged(true);
+                }
+                edit.stamp(now, false);
+                edit.count_version();
+                edit.store(blocks, Change::Attributes)
+            })
+        })
+    }
+}
+
+/// Whether a new owner strips privileges.
+fn strips(inode: &Inode, set: &SetAttributes) -> bool {
+    set.owner() && !set.keep_privileges && inode.kind() != FileKind::Directory
+}
+
+/// Whether the inode has an access control list, whose mask the permissions must follow.
+fn has_acl(files: &Files<'_>, inode: &Inode) -> Result<bool> {
+    xattr::any(files.state, inode, |entry| entry.index() == Some(XattrIndex::AclAccess))
+}
+
+fn check(kind: FileKind, disk: &DiskInode, set: &SetAttributes) -> Result<()> {
+    if disk.flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::NotPermitted("the file is immutable"));
+    }
+    if disk.flags.contains(InodeFlags::APPEND) && set.more_than_appending() {
+        return Err(Error::NotPermitted("the file is append-only"));
+    }
+    if kind == FileKind::Symlink && set.mode.is_some() {
+        return Err(Error::NotSupported("permissions of a symbolic link"));
+    }
+    if set.created.is_some() && disk.created.is_none() {
+        return Err(Error::NotSupported("a time of creation in an inode without room for it"));
+    }
+    Ok(())
+}
+
+/// Changes the fields of the draft.
+fn apply(draft: &mut Draft, set: &SetAttributes, now: Timestamp) {
+    let (ino_size, disk) = (draft.disk.extra_isize, &mut draft.disk);
+    let fit = |time: Time| match time {
+        Time::Now => storable(now, ino_size, TIMES_END),
+        Time::At(time) => storable(time, ino_size, TIMES_END),
+    };
+    disk.uid = set.uid.unwrap_or(disk.uid);
+    disk.gid = set.gid.unwrap_or(disk.gid);
+    if let Some(mode) = set.mode {
+        disk.mode = disk.mode & !PERMISSIONS | mode as u16 & PERMISSIONS;
+    }
+    disk.accessed = set.accessed.map_or(disk.accessed, fit);
+    disk.modified = set.modified.map_or(disk.modified, fit);
+    if let Some(created) = set.created {
+        disk.created = Some(storable(created, ino_size, CREATION_END));
+    }
+}

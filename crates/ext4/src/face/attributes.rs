@@ -1,0 +1,77 @@
+//! Setting attributes of files: by handle, and by path as `std::fs` names it.
+
+use super::node::Node;
+use super::volume::Volume;
+use crate::ground::error::Result;
+use crate::ground::options::OpenOptions;
+use crate::inode::set_attributes::{SetAttributes, Time};
+use std::path::Path;
+
+impl Node {
+    /// Sets attributes in one transaction, and the time of their change. Setting only the size is
+    /// [`File::set_len`](crate::File::set_len). Durable after the next sync of the file, or of the volume.
+    ///
+    /// # Errors
+    /// [`Error::NotPermitted`](crate::Error::NotPermitted) if the file is immutable, or append-only (which allows
+    /// setting both times to [`Time::Now`]); [`Error::NotSupported`](crate::Error::NotSupported) for permissions of a
+    /// symbolic link, or what the inode has no room for; [`Error::Invalid`](crate::Error::Invalid);
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly); [`Error::Incompatible`](crate::Error::Incompatible) naming what
+    /// cannot be changed; those of [`File::set_len`](crate::File::set_len) if a size is set. Nothing was changed then,
+    /// unless a long truncation failed in the middle.
+    pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
+        let volume = self.volume();
+        volume.check_changes()?;
+        let files = volume.shared.fs.files();
+        files.check_attributes(&self.held, set)?;
+        if let Some(size) = set.size {
+            self.open(OpenOptions::new().write(true))?.set_len(size)?;
+        }
+        if set.only_size() { Ok(()) } else { files.set_attributes(&self.held, set) }
+    }
+}
+
+impl Volume {
+    /// Sets the permissions of a file, as `chmod`: `mode` has at most the bits `0o7777`. A symbolic link at the end is
+    /// followed if `follow`; it has no permissions of its own.
+    ///
+    /// # Errors
+    /// As of [`Node::set_attributes`]; those of resolving the path.
+    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32, follow: bool) -> Result<()> {
+        self.set_attributes_at(path, follow, &SetAttributes::new().mode(mode))
+    }
+
+    /// Sets owner, group or both, as `chown`: strips set-user-id, set-group-id and `security.capability`
+    /// ([`SetAttributes::uid`]).
+    ///
+    /// # Errors
+    /// As of [`Node::set_attributes`]; those of resolving the path.
+    pub fn set_owner(
+        &self,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    ) -> Result<()> {
+        let set = SetAttributes { uid, gid, ..SetAttributes::new() };
+        self.set_attributes_at(path, follow, &set)
+    }
+
+    /// Sets the times of the last access and the last change, as `utimensat`: `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// As of [`Node::set_attributes`]; those of resolving the path.
+    pub fn set_times(
+        &self,
+        path: impl AsRef<Path>,
+        accessed: Option<Time>,
+        modified: Option<Time>,
+        follow: bool,
+    ) -> Result<()> {
+        self.set_attributes_at(path, follow, &SetAttributes { accessed, modified, ..SetAttributes::new() })
+    }
+
+    fn set_attributes_at(&self, path: impl AsRef<Path>, follow: bool, set: &SetAttributes) -> Result<()> {
+        self.check_changes()?;
+        self.node_at(path, follow)?.set_attributes(set)
+    }
+}

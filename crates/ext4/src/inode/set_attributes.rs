@@ -1,0 +1,155 @@
+//! What a caller wants changed of an inode's attributes.
+
+use super::metadata::Timestamp;
+use crate::ground::error::{Error, Result};
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Time {
+    /// The time of the call.
+    Now,
+    /// This time, which is clamped to what the inode can store: to the nanosecond until 2446, or to the second until
+    /// 2038 in inodes without extra fields.
+    At(Timestamp),
+}
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Time {
+        Time::At(time)
+    }
+}
+
+impl From<std::time::SystemTime> for Time {
+    fn from(time: std::time::SystemTime) -> Time {
+        let (seconds, nanoseconds) = match time.duration_since(std::time::UNIX_EPOCH) {
+            Ok(after) => (i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
+            Err(error) => {
+                let before = error.duration();
+                let whole = i64::try_from(before.as_secs()).unwrap_or(i64::MAX).saturating_neg();
+                match before.subsec_nanos() {
+                    0 => (whole, 0),
+                    nanoseconds => (whole.saturating_sub(1), 1_000_000_000 - nanoseconds),
+                }
+            }
+        };
+        Time::At(Timestamp { seconds, nanoseconds })
+    }
+}
+
+/// Attributes to set with [`Node::set_attributes`](crate::Node::set_attributes); those not named stay. Rights are not
+/// checked: that is the caller's business, as it is the VFS's in Linux.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct SetAttributes {
+    pub(crate) mode: Option<u32>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) size: Option<u64>,
+    pub(crate) accessed: Option<Time>,
+    pub(crate) modified: Option<Time>,
+    pub(crate) created: Option<Timestamp>,
+    pub(crate) keep_privileges: bool,
+}
+
+impl SetAttributes {
+    /// Nothing yet.
+    pub fn new() -> SetAttributes {
+        SetAttributes::default()
+    }
+
+    /// Permission bits including set-user-id, set-group-id and sticky (`0o7777`). An owner set by the same call does
+    /// not strip them.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// Owner. As in Linux, a new owner or group strips set-user-id, set-group-id of a group-executable file, and
+    /// `security.capability`, except of directories ([`SetAttributes::keep_privileges`]).
+    pub fn uid(mut self, uid: u32) -> Self {
+        self.uid = Some(uid);
+        self
+    }
+
+    /// Group.
+    pub fn gid(mut self, gid: u32) -> Self {
+        self.gid = Some(gid);
+        self
+    }
+
+    /// Size in bytes of a regular file, as [`File::set_len`](crate::File::set_len). It is set before the other
+    /// attributes, in handles of its own.
+    pub fn size(mut self, size: u64) -> Self {
+        self.size = Some(size);
+        self
+    }
+
+    /// Last access.
+    pub fn accessed(mut self, time: impl Into<Time>) -> Self {
+        self.accessed = Some(time.into());
+        self
+    }
+
+    /// Last change of the contents.
+    pub fn modified(mut self, time: impl Into<Time>) -> Self {
+        self.modified = Some(time.into());
+        self
+    }
+
+    /// Creation, which no system call sets: for copies of whole volumes. [`Error::NotSupported`] if the inode has no
+    /// room for it.
+    pub fn created(mut self, time: Timestamp) -> Self {
+        self.created = Some(time);
+        self
+    }
+
+    /// Whether a new owner keeps set-user-id, set-group-id and `security.capability`.
+    pub fn keep_privileges(mut self, keep: bool) -> Self {
+        self.keep_privileges = keep;
+        self
+    }
+
+    /// Whether an owner or a group is set.
+    pub(crate) fn owner(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some()
+    }
+
+    /// Whether this is what `touch` does: both times to now.
+    fn touches(&self) -> bool {
+        (self.accessed, self.modified) == (Some(Time::Now), Some(Time::Now))
+    }
+
+    /// Whether it sets what an append-only file keeps.
+    pub(crate) fn more_than_appending(&self) -> bool {
+        let times = self.accessed.is_some() || self.modified.is_some();
+        let size = self.size.is_some();
+        self.mode.is_some() || self.owner() || size || self.created.is_some() || times && !self.touches()
+    }
+
+    /// Whether there is nothing to set but the size.
+    pub(crate) fn only_size(&self) -> bool {
+        let nothing = SetAttributes { size: self.size, keep_privileges: self.keep_privileges, ..Self::new() };
+        *self == nothing
+    }
+
+    /// Refuses times that no clock shows, and modes with more than permissions.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub(crate) fn check(&self) -> Result<()> {
+        let at = |time: Option<Time>| match time {
+            Some(Time::At(time)) => Some(time),
+            _ => None,
+        };
+        let times = [at(self.accessed), at(self.modified), self.created];
+        if times.into_iter().flatten().any(|time| time.nanoseconds > 999_999_999) {
+            return Err(Error::Invalid("nanoseconds must be below 1 000 000 000".into()));
+        }
+        match self.mode {
+            Some(mode) if mode & !0o7777 != 0 => {
+                Err(Error::Invalid(format!("mode {mode:#o} has more than permissions (0o7777)")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
