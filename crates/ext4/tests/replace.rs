@@ -205,6 +205,8 @@ fn a_number_with_another_generation_is_stale() {
     let open = |generation| volume.open_inode(first.ino, read_only().generation(generation));
     drop(open(first.generation).unwrap());
     volume.remove_file("/new").unwrap();
+    assert!(matches!(open(first.generation), Err(Error::Stale(ino)) if ino == first.ino));
+    assert!(matches!(volume.node(first.ino, None), Err(Error::Corrupt(_))));
     let second = make();
     assert_eq!(second.ino, first.ino, "the first free number is taken");
     assert!(matches!(open(first.generation), Err(Error::Stale(ino)) if ino == first.ino));

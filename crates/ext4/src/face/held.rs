@@ -5,7 +5,7 @@ use crate::ground::error::{Error, Result};
 use crate::inode::Inode;
 use std::ops::Deref;
 use std::sync::Arc;
-use uext4_ondisk::Ino;
+use uext4_ondisk::{CorruptKind, Ino};
 
 /// A reference to an inode, together with its volume. Dropping the last one writes the times of overwrites and frees an
 /// unlinked inode. Both start handles, so drop it without holding a lock.
@@ -35,9 +35,16 @@ impl Held {
     /// with another generation.
     ///
     /// # Errors
-    /// [`Error::Stale`] if the number was reused for another inode; those of reading it.
+    /// [`Error::Stale`] if the inode with this generation was freed; those of reading it.
     pub(crate) fn by_number(shared: &Arc<Shared>, ino: Ino, generation: Option<u32>) -> Result<Held> {
-        let held = Held::new(shared.fs.state.inode(ino)?, shared.clone());
+        let inode = shared.fs.state.inode(ino).map_err(|error| match error {
+            // It was freed, and the number is not used again yet.
+            Error::Corrupt(corrupt) if generation.is_some() && corrupt.kind == CorruptKind::InodeFree => {
+                Error::Stale(ino)
+            }
+            other => other,
+        })?;
+        let held = Held::new(inode, shared.clone());
         match generation {
             Some(generation) if held.disk().generation != generation => Err(Error::Stale(ino)),
             _ => Ok(held),

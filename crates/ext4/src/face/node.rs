@@ -44,7 +44,7 @@ impl Volume {
     /// with another generation.
     ///
     /// # Errors
-    /// [`Error::Stale`] if the generation differs; those of reading the inode.
+    /// [`Error::Stale`] if the inode with this generation was freed; those of reading the inode.
     pub fn node(&self, ino: Ino, generation: Option<u32>) -> Result<Node> {
         Ok(Node { held: Held::by_number(&self.shared, ino, generation)? })
     }

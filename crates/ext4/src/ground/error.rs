@@ -85,8 +85,8 @@ pub enum Error {
     /// No such file or directory.
     #[error("no such file or directory")]
     NotFound,
-    /// The inode number was freed and reused, with another generation.
-    #[error("inode {0} was freed, and its number belongs to another inode now")]
+    /// The inode with this generation was freed; its number may belong to another inode now.
+    #[error("inode {0} was freed, and its number may belong to another inode now")]
     Stale(Ino),
     /// The name exists already.
     #[error("it already exists")]
