@@ -1,13 +1,15 @@
-//! Setting attributes: as the kernel sets them, durable with the next sync, and with nothing changed if refused.
+//! Setting attributes does what the kernel does, becomes durable with the next sync, and changes nothing if refused.
 
 use crate::common;
 
-use common::{Image, aligned, assert_unchanged, open_ro, open_rw, read_write};
+use common::{Image, aligned, assert_clean, assert_unchanged, open_ro, open_rw, read_write};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use uext4::device::Device;
-use uext4::{Error, FileKind, Metadata, SetAttributes, Time, Timestamp, Volume, VolumeOptions, WriteFlags};
+use uext4::{
+    Error, File, FileKind, FileSlot, IoQueue, Metadata, QueueOptions, SetAttributes, Time, Timestamp, Volume,
+    VolumeOptions, WriteFlags,
+};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, e2fsck_clean, needs, oracle, with_kernel};
 
 const FILES: [&str; 6] = ["/file", "/dir", "/dir/inner", "/link", "/pipe", "/dir/set-id"];
@@ -26,13 +28,6 @@ fn image(args: &[&str]) -> Image {
     let made = VolumeBuilder::new(32 << 20).args(args.iter().copied()).from_dir(&tree).build();
     made.assert_clean();
     Image::load(made.path())
-}
-
-fn assert_clean(device: &dyn Device) {
-    let scratch = Scratch::new(64 << 20);
-    let path = scratch.file("after.img");
-    Image::of(device).save(&path);
-    e2fsck_clean(&path);
 }
 
 fn at(seconds: i64, nanoseconds: u32) -> Timestamp {
@@ -165,7 +160,7 @@ fn root_they_are_set_as_the_kernel_sets_them() {
         }
         volume.close().unwrap();
         e2fsck_clean(&ours);
-        // A fresh mount: what the kernel kept in memory only does not count.
+        // Mounted again, so that the kernel shows what it has stored, and not what it only had in memory.
         let theirs = with_kernel(&theirs, "noatime", all_seen);
         let ours = with_kernel(&ours, "noatime", all_seen);
         assert_eq!(ours, theirs, "inodes of {inode} bytes");
@@ -199,29 +194,47 @@ fn a_change_is_durable_with_the_next_sync_of_the_file_and_not_before() {
     }
 }
 
+/// Overwrites a file's first block, by a call or through a queue.
+struct Writer {
+    file: File,
+    queue: IoQueue,
+    slot: FileSlot,
+}
+
+impl Writer {
+    fn new(volume: &Volume, path: &str) -> Writer {
+        let file = volume.open_file(path, read_write()).unwrap();
+        let mut queue = volume.queue(QueueOptions::depth(2)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        Writer { file, queue, slot }
+    }
+
+    fn write(&mut self, queued: bool) -> uext4::Result<()> {
+        if !queued {
+            return self.file.write_at(&aligned(4096), 0).map(drop);
+        }
+        let buffer = self.queue.buffer(4096).unwrap();
+        self.queue.write(self.slot, 0, buffer, WriteFlags::empty(), 1)?;
+        Ok(self.queue.wait(1).unwrap().try_for_each(|done| done.result.map(drop))?)
+    }
+}
+
 #[test]
 fn a_time_that_was_set_stays_until_the_next_write() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let device = image(&[]).device();
     let volume = open_rw(device.clone());
-    let file = volume.open_file("/file", read_write()).unwrap();
-    let mut queue = volume.queue(uext4::QueueOptions::depth(2)).unwrap();
-    let slot = queue.attach(&file).unwrap();
-    let write = |file: &uext4::File| file.write_at(&aligned(4096), 0).unwrap();
-    // The clock does not move between these calls.
-    for _ in 0..3 {
-        write(&file);
+    let mut writer = Writer::new(&volume, "/file");
+    // The clock does not advance between these calls.
+    for queued in [false, true, false, true] {
+        writer.write(queued).unwrap();
         volume.set_times("/file", None, Some(at(1000, 5).into()), true).unwrap();
-        assert_eq!(file.metadata().modified, at(1000, 5));
-        write(&file);
-        assert_ne!(file.metadata().modified, at(1000, 5));
-        let buffer = queue.buffer(4096).unwrap();
-        queue.write(slot, 0, buffer, WriteFlags::empty(), 1).unwrap();
-        assert!(queue.wait(1).unwrap().all(|done| done.result.is_ok()));
+        assert_eq!(writer.file.metadata().modified, at(1000, 5));
+        writer.write(queued).unwrap();
+        assert_ne!(writer.file.metadata().modified, at(1000, 5));
         volume.set_times("/file", None, Some(at(1000, 5).into()), true).unwrap();
     }
-    drop(queue);
-    drop(file);
+    drop(writer);
     volume.close().unwrap();
     let volume = open_ro(device.clone());
     assert_eq!(told(&volume, "/file").modified, at(1000, 5));
@@ -230,7 +243,7 @@ fn a_time_that_was_set_stays_until_the_next_write() {
 
 #[test]
 fn permissions_of_a_file_that_was_written_keep_the_time_of_the_write() {
-    needs!(Need::Tool("mke2fs"));
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let device = image(&[]).device();
     let volume = open_rw(device.clone());
     let file = volume.open_file("/file", read_write()).unwrap();
@@ -239,9 +252,10 @@ fn permissions_of_a_file_that_was_written_keep_the_time_of_the_write() {
     volume.set_permissions("/file", 0o600, true).unwrap();
     drop(file);
     volume.close().unwrap();
-    let found = told(&open_ro(device), "/file");
+    let found = told(&open_ro(device.clone()), "/file");
     assert_eq!((found.modified, found.mode), (written, 0o600));
     assert!(found.changed >= written);
+    assert_clean(&*device);
 }
 
 #[test]
@@ -265,6 +279,8 @@ fn a_new_owner_strips_privileges_unless_they_are_kept() {
         assert_eq!((told(&volume, "/dir/set-id").mode, capability()), (0o755, false));
         node.set_attributes(&SetAttributes::new().uid(9).mode(0o4711)).unwrap();
         assert_eq!(told(&volume, "/dir/set-id").mode, 0o4711);
+        volume.set_owner("/dir/set-id", None, None, true).unwrap();
+        assert_eq!(told(&volume, "/dir/set-id").mode, 0o711, "as the system call does");
         volume.set_permissions("/dir", 0o2755, true).unwrap();
         volume.set_owner("/dir", Some(1), None, true).unwrap();
         assert_eq!(told(&volume, "/dir").mode, 0o2755, "a directory keeps it");
@@ -280,26 +296,14 @@ fn privileges_that_are_set_go_with_the_next_write() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let device = image(&[]).device();
     let volume = open_rw(device.clone());
-    let file = volume.open_file("/file", read_write()).unwrap();
-    let mut queue = volume.queue(uext4::QueueOptions::depth(2)).unwrap();
-    let slot = queue.attach(&file).unwrap();
+    let mut writer = Writer::new(&volume, "/file");
     for queued in [false, true] {
-        let mut write = || {
-            if !queued {
-                file.write_at(&aligned(4096), 0).unwrap();
-                return;
-            }
-            let buffer = queue.buffer(4096).unwrap();
-            queue.write(slot, 0, buffer, WriteFlags::empty(), 1).unwrap();
-            assert!(queue.wait(1).unwrap().all(|done| done.result.is_ok()));
-        };
-        write();
+        writer.write(queued).unwrap();
         volume.set_permissions("/file", 0o6755, true).unwrap();
-        write();
-        assert_eq!(file.metadata().mode, 0o755, "queued: {queued}");
+        writer.write(queued).unwrap();
+        assert_eq!(writer.file.metadata().mode, 0o755, "queued: {queued}");
     }
-    drop(queue);
-    drop(file);
+    drop(writer);
     volume.close().unwrap();
     assert_clean(&*device);
 }
@@ -342,44 +346,76 @@ fn the_time_of_creation_is_set_where_there_is_room() {
 
 #[test]
 fn what_is_refused_changes_nothing() {
-    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("volume.img");
     image(&[]).save(&path);
-    oracle::debugfs_script(
-        &path,
-        "sif /file flags 0x80010\nsif /dir/inner flags 0x80020\nsif /dir flags 0x80020\n",
+    let acl = scratch.file("acl");
+    // The owner, user 7, the group, the mask and the others may read.
+    let entries = [(1, u32::MAX), (2, 7), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)];
+    let entry = |(tag, id): (u16, u32)| [&tag.to_le_bytes()[..], &[4, 0], &id.to_le_bytes()].concat();
+    std::fs::write(&acl, [&[2, 0, 0, 0], &entries.map(entry).concat()[..]].concat()).unwrap();
+    let protect = format!(
+        "sif /file flags 0x80010\nsif /dir/inner flags 0x80020\nsif /dir flags 0x80020\n\
+         ea_set -f {} /dir/set-id system.posix_acl_access\n",
+        acl.display()
     );
+    oracle::debugfs_script(&path, &protect);
     let sealed = Image::load(&path);
     let device = sealed.device();
     let volume = open_rw(device.clone());
     let set = |path: &str, set: SetAttributes| {
         volume.node_at(path, false).unwrap().set_attributes(&set).map_err(|error| error.errno())
     };
-    let both = SetAttributes::new().accessed(Time::Now).modified(Time::Now);
-    let one = SetAttributes::new().modified(Time::Now);
+    let all = SetAttributes::new;
+    let both = all().accessed(Time::Now).modified(Time::Now);
+    let one = all().modified(Time::Now);
+    let mut wrong = Vec::new();
+    let mut expect = |path: &str, wanted: SetAttributes, errno: i32| {
+        let found = set(path, wanted.clone());
+        if found.err().unwrap_or(0) != errno {
+            wrong.push(format!("{path}: {found:?}, not {errno}: {wanted:?}"));
+        }
+    };
     for path in ["/file", "/dir/inner", "/dir"] {
-        for wanted in [
-            SetAttributes::new().mode(0o600),
-            SetAttributes::new().uid(1),
-            SetAttributes::new().gid(1),
-            SetAttributes::new().modified(at(1, 0)),
-            SetAttributes::new().size(0),
-            one.clone(),
-        ] {
-            assert_eq!(set(path, wanted.clone()), Err(1), "{path} {wanted:?}");
+        let times = [all().modified(at(1, 0)), all().created(at(1, 0)), one.clone()];
+        for wanted in [all().mode(0o600), all().uid(1), all().gid(1), all().size(0)].into_iter().chain(times)
+        {
+            expect(path, wanted, 1);
         }
     }
-    assert_eq!(set("/file", both.clone()), Err(1));
-    assert_eq!(set("/link", SetAttributes::new().mode(0o600)), Err(95));
-    assert_eq!(set("/pipe", SetAttributes::new().mode(0o10600)), Err(22));
-    assert_eq!(set("/pipe", SetAttributes::new().accessed(at(0, 1_000_000_000))), Err(22));
-    assert_eq!(set("/pipe", SetAttributes::new()), Ok(()));
+    expect("/file", both.clone(), 1);
+    expect("/link", all().mode(0o600), 95);
+    // Not even the size.
+    expect("/dir/set-id", all().mode(0o600).size(0), 95);
+    expect("/pipe", all().mode(0o10600), 22);
+    expect("/pipe", all().uid(u32::MAX), 22);
+    expect("/pipe", all().gid(u32::MAX), 22);
+    expect("/pipe", all().accessed(at(0, 1_000_000_000)), 22);
+    expect("/pipe", all().modified(at(0, 1_000_000_000)), 22);
+    expect("/pipe", all().created(at(0, 1_000_000_000)), 22);
+    for path in ["/dir", "/pipe", "/link"] {
+        // Nothing to set.
+        expect(path, all(), 0);
+    }
     let journal = volume.node(uext4::Ino(8), None).unwrap();
-    assert!(matches!(journal.set_attributes(&one), Err(Error::NotPermitted(_))));
+    let chown = |path| volume.set_owner(path, None, None, true).map_err(|error| error.errno());
+    for (what, found, errno) in [
+        ("an immutable file", chown("/file"), 1),
+        ("an append-only file", chown("/dir/inner"), 1),
+        ("the journal", journal.set_attributes(&one).map_err(|error| error.errno()), 1),
+    ] {
+        if found != Err(errno) {
+            wrong.push(format!("{what}: {found:?}"));
+        }
+    }
+    volume.set_times("/pipe", None, None, true).unwrap();
+    volume.sync_all().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_unchanged(&sealed, &*device);
     assert_eq!(set("/dir/inner", both), Ok(()), "an append-only file can be touched");
     drop((journal, volume));
+    assert_clean(&*device);
     let volume = open_ro(device);
     assert!(matches!(volume.set_permissions("/pipe", 0o600, true), Err(Error::ReadOnly(_))));
     assert_eq!(told(&volume, "/pipe").kind, FileKind::Fifo);

@@ -2,16 +2,15 @@
 
 use crate::common;
 
-use common::{Image, aligned, open_rw, read_all, read_only, read_write};
+use common::{Image, aligned, assert_clean, open_rw, read_all, read_only, read_write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use uext4::device::Device;
 use uext4::explain::Query;
 use uext4::plan::{GateMode, Sync};
 use uext4::{Counter, Error, Fallocate, File, QueueOptions, Volume, VolumeOptions, WriteFlags};
-use uext4_testkit::{Need, Scratch, VolumeBuilder, debugfs, e2fsck_clean, needs, oracle};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, debugfs, needs, oracle};
 
 const BLOCK: usize = 4096;
 const CAPABILITY: &str = "security.capability";
@@ -134,13 +133,6 @@ fn has_capability(volume: &Volume, path: &str) -> bool {
 }
 
 /// e2fsck must find nothing on a device after the volume was dropped.
-fn assert_clean(device: &dyn Device) {
-    let scratch = Scratch::new(64 << 20);
-    let path = scratch.file("after.img");
-    Image::of(device).save(&path);
-    e2fsck_clean(&path);
-}
-
 /// The volumes to test: attributes in the record, and in a block.
 const VOLUMES: [&[&str]; 4] = [
     &["-I", "256"],

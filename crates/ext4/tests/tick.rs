@@ -2,13 +2,13 @@
 
 use crate::common;
 
-use common::{Image, aligned, open_ro, open_rw, read_write, within};
+use common::{Image, aligned, assert_clean, open_ro, open_rw, read_write, within};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uext4::device::{Device, Op};
 use uext4::{Counter, Error, File, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
-use uext4_testkit::{Need, Scratch, VolumeBuilder, e2fsck_clean, needs, oracle};
+use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
 
 /// 2020.
 const LONG_AGO: i64 = 1_577_836_800;
@@ -37,13 +37,6 @@ fn overwrite(file: &File) {
 fn after_crash(device: &dyn Device, path: &str) -> (u64, bool) {
     let metadata = open_ro(Image::of(device).device()).metadata(path).unwrap();
     (metadata.size, metadata.modified.seconds == LONG_AGO)
-}
-
-fn assert_clean(device: &dyn Device) {
-    let scratch = Scratch::new(64 << 20);
-    let path = scratch.file("after.img");
-    Image::of(device).save(&path);
-    e2fsck_clean(&path);
 }
 
 fn options(interval: Duration) -> VolumeOptions {

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Image, aligned, open_ro, open_rw, read_only, read_write};
+use common::{Image, aligned, assert_clean, open_ro, open_rw, read_only, read_write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +46,6 @@ fn is_old(device: &dyn Device, path: &str) -> bool {
     let (modified, changed) = after_crash(device, path);
     assert_eq!(modified.seconds == LONG_AGO, changed.seconds == LONG_AGO, "both or none");
     modified.seconds == LONG_AGO
-}
-
-fn assert_clean(device: &dyn Device) {
-    let scratch = Scratch::new(64 << 20);
-    let path = scratch.file("after.img");
-    Image::of(device).save(&path);
-    e2fsck_clean(&path);
 }
 
 #[test]

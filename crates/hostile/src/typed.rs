@@ -31,6 +31,7 @@ pub fn typed<T>(result: Result<T>) -> Option<T> {
             | Error::TooLarge { .. }
             | Error::FileTooLarge { .. }
             | Error::NotPermitted(_)
+            | Error::NotSupported(_)
             // What multi-mount protection says was mutated too.
             | Error::InUse(_)
     );

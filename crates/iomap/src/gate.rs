@@ -204,11 +204,10 @@ impl InodeGate {
     /// Removes a cell with nothing in flight. Keeps its modification time.
     pub fn unregister(&self, cell: &Arc<CachePadded<Cell>>) {
         debug_assert_eq!(cell.counts.load(Ordering::Acquire), 0, "a cell in use cannot leave its gate");
-        let modified = cell.modified_ns.load(Ordering::Relaxed);
+        // The time moves under the lock: otherwise a reader could miss it, or `forget_writes` could.
         let mut queues = self.queues.lock();
         queues.retain(|other| !Arc::ptr_eq(other, cell));
-        drop(queues);
-        self.left_modified_ns.fetch_max(modified, Ordering::Relaxed);
+        self.left_modified_ns.fetch_max(cell.modified_ns.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Removes the cell of a queue that died with requests in flight, once the device no longer works on them. They

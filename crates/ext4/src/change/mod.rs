@@ -11,7 +11,7 @@
 //! | `shift.rs` | moves blocks within the file |
 //! | `free.rs` | frees everything an unlinked inode has |
 //! | `attributes.rs` | copies owner, mode, access control lists and the like from a replaced file |
-//! | `set_attributes.rs` | sets permissions, owner, times |
+//! | `set_attributes.rs` | sets permissions, owner, times and the like |
 //! | `privileges.rs` | strips set-user-id, set-group-id and capabilities at the first write |
 //! | `times.rs` | writes times of overwrites, which change nothing else |
 //! | `orphans.rs` | inodes to be freed or cut, also after a crash |

@@ -38,10 +38,13 @@ impl Files<'_> {
         if strips(inode, set) {
             self.check_privileges(inode)?;
         }
+        if set.mode.is_some() {
+            self.refuse_acl(inode)?;
+        }
         check(inode.kind(), &inode.disk(), set)
     }
 
-    /// Sets attributes in one handle, and the time of their change. The size is not set here.
+    /// Sets all given attributes but the size in one handle, and the time of change to now.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] if the inode is immutable or append-only, or internal to the volume;
@@ -55,11 +58,10 @@ impl Files<'_> {
         self.with_room(|| {
             Journaled::run(self.state, credits, |blocks| {
                 let mut edit = inode.edit(blocks)?;
-                // It may have become immutable.
+                // It may have become immutable since the check.
                 check(inode.kind(), &edit.disk, set)?;
-                if set.mode.is_some() && has_acl(self, inode)? {
-                    let feature = format!("an access control list (inode {})", inode.ino());
-                    return Err(Error::Incompatible { action: "change permissions", feature });
+                if set.mode.is_some() {
+                    self.refuse_acl(inode)?;
                 }
                 if strips {
                     self.strip(blocks, &mut edit)?;
@@ -78,16 +80,20 @@ impl Files<'_> {
             })
         })
     }
+
+    /// Refuses new permissions of an inode with an access control list, whose mask would have to follow them.
+    fn refuse_acl(&self, inode: &Inode) -> Result<()> {
+        if !xattr::any(self.state, inode, |entry| entry.index() == Some(XattrIndex::AclAccess))? {
+            return Ok(());
+        }
+        let feature = format!("an access control list (inode {})", inode.ino());
+        Err(Error::Incompatible { action: "change permissions", feature })
+    }
 }
 
-/// Whether a new owner strips privileges.
+/// Whether privileges are stripped, which directories do not have.
 fn strips(inode: &Inode, set: &SetAttributes) -> bool {
-    set.owner() && !set.keep_privileges && inode.kind() != FileKind::Directory
-}
-
-/// Whether the inode has an access control list, whose mask the permissions must follow.
-fn has_acl(files: &Files<'_>, inode: &Inode) -> Result<bool> {
-    xattr::any(files.state, inode, |entry| entry.index() == Some(XattrIndex::AclAccess))
+    set.strips() && inode.kind() != FileKind::Directory
 }
 
 fn check(kind: FileKind, disk: &DiskInode, set: &SetAttributes) -> Result<()> {

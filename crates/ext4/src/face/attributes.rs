@@ -8,8 +8,9 @@ use crate::inode::set_attributes::{SetAttributes, Time};
 use std::path::Path;
 
 impl Node {
-    /// Sets attributes in one transaction, and the time of their change. Setting only the size is
-    /// [`File::set_len`](crate::File::set_len). Durable after the next sync of the file, or of the volume.
+    /// Sets attributes in one transaction, and the time of change to now. A size is set first, in transactions of its
+    /// own ([`File::set_len`](crate::File::set_len)). Durable after the next sync of the file, or of the volume. If
+    /// there is nothing to set, nothing changes.
     ///
     /// # Errors
     /// [`Error::NotPermitted`](crate::Error::NotPermitted) if the file is immutable, or append-only (which allows
@@ -17,7 +18,7 @@ impl Node {
     /// symbolic link, or what the inode has no room for; [`Error::Invalid`](crate::Error::Invalid);
     /// [`Error::ReadOnly`](crate::Error::ReadOnly); [`Error::Incompatible`](crate::Error::Incompatible) naming what
     /// cannot be changed; those of [`File::set_len`](crate::File::set_len) if a size is set. Nothing was changed then,
-    /// unless a long truncation failed in the middle.
+    /// except that the size may have changed if one was to be set and the device, the journal or the space fails.
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
         let volume = self.volume();
         volume.check_changes()?;
@@ -40,8 +41,8 @@ impl Volume {
         self.set_attributes_at(path, follow, &SetAttributes::new().mode(mode))
     }
 
-    /// Sets owner, group or both, as `chown`: strips set-user-id, set-group-id and `security.capability`
-    /// ([`SetAttributes::uid`]).
+    /// Sets owner, group or both, as `chown`: strips set-user-id, set-group-id and `security.capability`, even if
+    /// neither is given ([`SetAttributes::uid`]).
     ///
     /// # Errors
     /// As of [`Node::set_attributes`]; those of resolving the path.
@@ -52,11 +53,11 @@ impl Volume {
         gid: Option<u32>,
         follow: bool,
     ) -> Result<()> {
-        let set = SetAttributes { uid, gid, ..SetAttributes::new() };
-        self.set_attributes_at(path, follow, &set)
+        self.set_attributes_at(path, follow, &SetAttributes::chown(uid, gid))
     }
 
-    /// Sets the times of the last access and the last change, as `utimensat`: `None` leaves one as it is.
+    /// Sets the times of the last access and of the last change of the contents, as `utimensat`. `None` leaves a time
+    /// as it is; two of them change nothing.
     ///
     /// # Errors
     /// As of [`Node::set_attributes`]; those of resolving the path.

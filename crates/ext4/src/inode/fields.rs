@@ -45,21 +45,22 @@ pub(crate) fn empty_record(superblock: &Superblock, ino: Ino) -> Result<(Vec<u8>
     Ok((raw, disk))
 }
 
-/// Size of the extra fields that include the times of access and change.
+/// A record whose extra fields (`extra_isize`) have at least this many bytes has nanoseconds, and years after 2038, for
+/// the times of access, of modification and of change.
 pub(crate) const TIMES_END: u16 = 16;
-/// The same with the time of creation.
+/// As [`TIMES_END`], for the time of creation.
 pub(crate) const CREATION_END: u16 = 24;
-
-/// The same with the upper half of the version.
+/// With at least this many bytes, the record has the upper 32 bits of the version.
 const VERSION_END: u16 = 28;
 
-/// The current time, by the clock that the times of overwrites have: they never seem older than what came before.
+/// The current time. The clock is the one that overwrites use, so that a file that is written right after a change is
+/// not older than that change. It advances every few milliseconds.
 pub(crate) fn now() -> Timestamp {
     super::timestamp(coarse_now_ns())
 }
 
-/// `time` clamped to what a record with this size of extra fields can store, if the field's extra part ends at `end`.
-/// At a bound there are no nanoseconds, as in Linux.
+/// `time` clamped to what the record can store. It has the time's extra field if `extra_isize` is at least `end`. The
+/// first and the last second have no nanoseconds, as in Linux.
 pub(crate) fn storable(time: Timestamp, extra_isize: u16, end: u16) -> Timestamp {
     let is_short = extra_isize < end;
     let most = if is_short { i64::from(i32::MAX) } else { Timestamp::MAX_SECONDS };

@@ -49,6 +49,18 @@ pub struct SetAttributes {
     pub(crate) modified: Option<Time>,
     pub(crate) created: Option<Timestamp>,
     pub(crate) keep_privileges: bool,
+    pub(crate) strip: bool,
+}
+
+/// Setters that keep one value.
+macro_rules! setters {
+    ($($(#[$doc:meta])+ $name:ident: $kind:ty;)+) => {$(
+        $(#[$doc])+
+        pub fn $name(mut self, $name: $kind) -> Self {
+            self.$name = Some($name.into());
+            self
+        }
+    )+};
 }
 
 impl SetAttributes {
@@ -57,50 +69,26 @@ impl SetAttributes {
         SetAttributes::default()
     }
 
-    /// Permission bits including set-user-id, set-group-id and sticky (`0o7777`). An owner set by the same call does
-    /// not strip them.
-    pub fn mode(mut self, mode: u32) -> Self {
-        self.mode = Some(mode);
-        self
-    }
-
-    /// Owner. As in Linux, a new owner or group strips set-user-id, set-group-id of a group-executable file, and
-    /// `security.capability`, except of directories ([`SetAttributes::keep_privileges`]).
-    pub fn uid(mut self, uid: u32) -> Self {
-        self.uid = Some(uid);
-        self
-    }
-
-    /// Group.
-    pub fn gid(mut self, gid: u32) -> Self {
-        self.gid = Some(gid);
-        self
-    }
-
-    /// Size in bytes of a regular file, as [`File::set_len`](crate::File::set_len). It is set before the other
-    /// attributes, in handles of its own.
-    pub fn size(mut self, size: u64) -> Self {
-        self.size = Some(size);
-        self
-    }
-
-    /// Last access.
-    pub fn accessed(mut self, time: impl Into<Time>) -> Self {
-        self.accessed = Some(time.into());
-        self
-    }
-
-    /// Last change of the contents.
-    pub fn modified(mut self, time: impl Into<Time>) -> Self {
-        self.modified = Some(time.into());
-        self
-    }
-
-    /// Creation, which no system call sets: for copies of whole volumes. [`Error::NotSupported`] if the inode has no
-    /// room for it.
-    pub fn created(mut self, time: Timestamp) -> Self {
-        self.created = Some(time);
-        self
+    setters! {
+        /// Permission bits including set-user-id, set-group-id and sticky (`0o7777`). An owner set by the same call
+        /// does not strip them.
+        mode: u32;
+        /// Owner. As in Linux, a new owner or group strips set-user-id, set-group-id of a group-executable file, and
+        /// `security.capability`, except of directories ([`SetAttributes::keep_privileges`]). `u32::MAX` is no user:
+        /// [`Error::Invalid`].
+        uid: u32;
+        /// Group. `u32::MAX` is no group: [`Error::Invalid`].
+        gid: u32;
+        /// Size in bytes of a regular file, as [`File::set_len`](crate::File::set_len). It is set before the other
+        /// attributes, in transactions of its own.
+        size: u64;
+        /// Last access.
+        accessed: impl Into<Time>;
+        /// Last change of the contents.
+        modified: impl Into<Time>;
+        /// Time of creation. No system call can set it, but a copy of a whole volume has to.
+        /// [`Error::NotSupported`] if the inode has no room for it.
+        created: Timestamp;
     }
 
     /// Whether a new owner keeps set-user-id, set-group-id and `security.capability`.
@@ -109,9 +97,19 @@ impl SetAttributes {
         self
     }
 
+    /// As the system call `chown`, which strips privileges even if it sets neither owner nor group.
+    pub(crate) fn chown(uid: Option<u32>, gid: Option<u32>) -> SetAttributes {
+        SetAttributes { uid, gid, strip: true, ..SetAttributes::new() }
+    }
+
     /// Whether an owner or a group is set.
     pub(crate) fn owner(&self) -> bool {
         self.uid.is_some() || self.gid.is_some()
+    }
+
+    /// Whether privileges of a file are stripped.
+    pub(crate) fn strips(&self) -> bool {
+        self.strip || self.owner() && !self.keep_privileges
     }
 
     /// Whether this is what `touch` does: both times to now.
@@ -123,16 +121,21 @@ impl SetAttributes {
     pub(crate) fn more_than_appending(&self) -> bool {
         let times = self.accessed.is_some() || self.modified.is_some();
         let size = self.size.is_some();
-        self.mode.is_some() || self.owner() || size || self.created.is_some() || times && !self.touches()
+        self.mode.is_some()
+            || self.owner()
+            || self.strip
+            || size
+            || self.created.is_some()
+            || times && !self.touches()
     }
 
-    /// Whether there is nothing to set but the size.
+    /// Whether nothing but the size is set.
     pub(crate) fn only_size(&self) -> bool {
         let nothing = SetAttributes { size: self.size, keep_privileges: self.keep_privileges, ..Self::new() };
         *self == nothing
     }
 
-    /// Refuses times that no clock shows, and modes with more than permissions.
+    /// Refuses times that no clock shows, modes with more than permissions, and the number that stands for no user.
     ///
     /// # Errors
     /// [`Error::Invalid`].
@@ -144,6 +147,9 @@ impl SetAttributes {
         let times = [at(self.accessed), at(self.modified), self.created];
         if times.into_iter().flatten().any(|time| time.nanoseconds > 999_999_999) {
             return Err(Error::Invalid("nanoseconds must be below 1 000 000 000".into()));
+        }
+        if [self.uid, self.gid].contains(&Some(u32::MAX)) {
+            return Err(Error::Invalid(format!("{} is not the number of a user or group", u32::MAX)));
         }
         match self.mode {
             Some(mode) if mode & !0o7777 != 0 => {

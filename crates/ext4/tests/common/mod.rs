@@ -30,6 +30,7 @@ use uext4::plan::Sync;
 use uext4::{Buffer, BufferPool, File, FileSlot, OpenOptions, Volume, VolumeOptions};
 use uext4_ondisk::ext4::{GroupDescriptor, Superblock};
 use uext4_testkit::fixture::pattern;
+use uext4_testkit::{Scratch, e2fsck_clean};
 
 /// Images are transferred in steps of this many bytes.
 const STEP: usize = 1 << 20;
@@ -162,6 +163,15 @@ impl std::fmt::Debug for Image {
 #[track_caller]
 pub fn assert_unchanged(before: &Image, device: &dyn Device) {
     assert_same_bytes(&before.bytes, &Image::of(device).bytes);
+}
+
+/// Asserts that `e2fsck` finds nothing on `device`.
+#[track_caller]
+pub fn assert_clean(device: &dyn Device) {
+    let scratch = Scratch::new(64 << 20);
+    let path = scratch.file("after.img");
+    Image::of(device).save(&path);
+    e2fsck_clean(&path);
 }
 
 /// Equality of long byte strings with a short report.

@@ -10,7 +10,8 @@ impl InodeGate {
         cell.modified_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Latest write noted in any cell, 0 if none: merged into mtime and ctime by stat and sync.
+    /// Time of the latest write through any cell in nanoseconds since 1970, or 0 if there was none. Where the times of
+    /// a file are told or stored, this one counts if it is later.
     pub fn last_write_ns(&self) -> u64 {
         let of = |cell: &Cell| {
             if cell.modified_ns.load(Ordering::Relaxed) != MARKED {
@@ -27,8 +28,8 @@ impl InodeGate {
         latest.max(self.left_modified_ns.load(Ordering::Relaxed))
     }
 
-    /// Forgets all writes so far, because the file gets another time. A write during the call may be forgotten or not;
-    /// later ones count even if the clock has not moved.
+    /// Forgets the times of all writes so far, because the file is given another time. A write during the call may be
+    /// forgotten or not; later writes count even if the clock has not advanced.
     pub fn forget_writes(&self) {
         let queues = self.queues.lock();
         let cells = self.own_cells().chain(queues.iter().map(|cell| &***cell));
