@@ -28,6 +28,7 @@ mod fast_commit_work;
 mod faults;
 mod faults_allocate;
 mod faults_change;
+mod flags;
 mod foreign;
 mod fork;
 mod groups;

@@ -130,6 +130,7 @@ impl<F: FileSystem> Engine<F> {
         if range.length == 0 {
             return Ok(0);
         }
+        let flags = file.flags_of(flags);
         let request = Request { range, sync: flags.sync(), bounced: true, queued: false };
         self.write_waiting(file, &[buf], &request, flags, Mapping::Due)
     }

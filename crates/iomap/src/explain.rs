@@ -5,7 +5,7 @@ use crate::engine::{Engine, check_range};
 use crate::fs::{FileSystem, OpenFile};
 use crate::mapping::{MapKind, Piece, Pieces, Range, State};
 use crate::pipeline::needs_allocation;
-use crate::plan::{JournalWork, Plan, Request, Route, Summary, View, plan_read};
+use crate::plan::{JournalWork, Plan, Request, Route, Summary, Sync, View, WriteFlags, plan_read};
 use crate::write_plan::plan_write_of;
 use uext4_blockdev::Capabilities;
 
@@ -66,7 +66,9 @@ impl<F: FileSystem> Engine<F> {
         let view = file.state().view();
         let misaligned = request.queued && request.bounced;
         // A queue never bounces, so plan it as the synchronous call that would.
-        let request = Request { queued: request.queued && !request.bounced, ..*request };
+        let sync =
+            if request.sync == Sync::None { file.flags_of(WriteFlags::empty()).sync() } else { request.sync };
+        let request = Request { sync, queued: request.queued && !request.bounced, ..*request };
         let (plan, zeroed, refused) = if write {
             let plan = plan_write_of(&request, &view, &summary, device, file.switches);
             let needs = needs_allocation(range, &view, &summary);

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{Piece, Range};
+use crate::plan::WriteFlags;
 use crate::snapshot::MapSnapshot;
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
@@ -218,6 +219,8 @@ pub struct OpenFile<F: FileSystem> {
     pub switches: Switches,
     /// I/O priority of its data requests; if unset, that of the queue or of the calling thread.
     pub priority: Priority,
+    /// Whether every write is durable when it completes, as with [`WriteFlags::DSYNC`].
+    dsync: bool,
     all_on: bool,
 }
 
@@ -231,17 +234,36 @@ impl<F: FileSystem> OpenFile<F> {
     /// Opens `inode` for the engine. The file system decides what may be read and written.
     pub fn new(inode: Arc<F::Inode>, readable: bool, writable: bool, switches: Switches) -> Self {
         let priority = Priority::OF_THREAD;
-        OpenFile { inode, readable, writable, switches, priority, all_on: switches == Switches::ON }
+        OpenFile {
+            inode,
+            readable,
+            writable,
+            switches,
+            priority,
+            dsync: false,
+            all_on: switches == Switches::ON,
+        }
+    }
+
+    /// The same file with every write durable when it completes, if `dsync`.
+    #[must_use]
+    pub fn with_dsync(self, dsync: bool) -> Self {
+        OpenFile { dsync, all_on: self.all_on && !dsync, ..self }
+    }
+
+    /// The flags of a write of this file.
+    pub(crate) fn flags_of(&self, given: WriteFlags) -> WriteFlags {
+        if self.dsync { given | WriteFlags::DSYNC } else { given }
     }
 
     /// The same file with this priority for its data requests.
     #[must_use]
     pub fn with_priority(self, priority: Priority) -> Self {
-        let all_on = self.switches == Switches::ON && priority.is_of_thread();
+        let all_on = self.switches == Switches::ON && priority.is_of_thread() && !self.dsync;
         OpenFile { priority, all_on, ..self }
     }
 
-    /// Whether every switch is on, and the file has no priority of its own.
+    /// Whether every switch is on, and the file has no priority and no durability of its own.
     #[inline(always)]
     pub(crate) fn is_all_on(&self) -> bool {
         self.all_on

@@ -61,6 +61,7 @@ impl<F: FileSystem> Engine<F> {
         pos: u64,
         flags: WriteFlags,
     ) -> Result<usize, F::Error> {
+        let flags = file.flags_of(flags);
         let written = file.priority.around(|| self.write_routed(file, buf, pos, flags, file.switches));
         written.map_err(Error::from)?
     }

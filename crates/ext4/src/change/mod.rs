@@ -12,6 +12,7 @@
 //! | `free.rs` | frees everything an unlinked inode has |
 //! | `attributes.rs` | copies owner, mode, access control lists and the like from a replaced file |
 //! | `set_attributes.rs` | sets permissions, owner, times and the like |
+//! | `set_flags.rs` | which flags and projects can be set |
 //! | `privileges.rs` | strips set-user-id, set-group-id and capabilities at the first write |
 //! | `times.rs` | writes times of overwrites, which change nothing else |
 //! | `orphans.rs` | inodes to be freed or cut, also after a crash |
@@ -33,6 +34,7 @@ mod pointers;
 pub(crate) mod privileges;
 mod remove;
 mod set_attributes;
+mod set_flags;
 mod shift;
 mod times;
 

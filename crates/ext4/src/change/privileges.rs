@@ -22,8 +22,8 @@ use crate::inode::fields::now;
 use crate::inode::{Ext4State, Inode};
 use crate::xattr;
 use uext4_ondisk::ext4::{
-    XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex, XattrValue, XattrsLeft, remove_block_xattr,
-    remove_inode_xattr, set_xattr_block_references,
+    InodeFlags, XattrArea, XattrBlock, XattrEntry, XattrFormat, XattrIndex, XattrValue, XattrsLeft,
+    remove_block_xattr, remove_inode_xattr, set_xattr_block_references,
 };
 use uext4_ondisk::{Corrupt, Pblk};
 
@@ -78,11 +78,14 @@ struct Stripped {
 }
 
 impl Files<'_> {
-    /// Checks that what a write strips can be stripped.
+    /// Checks that what a write strips can be stripped, and that the file did not become immutable while it was open.
     ///
     /// # Errors
-    /// [`Error::Incompatible`] naming what is missing. [`Error::Corrupt`] of attributes.
+    /// [`Error::NotPermitted`]. [`Error::Incompatible`] naming what is missing. [`Error::Corrupt`] of attributes.
     pub(crate) fn check_privileges(&self, inode: &Inode) -> Result<()> {
+        if inode.disk().flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted("the file is immutable"));
+        }
         let action = "strip set-id bits or capabilities";
         // Ask the superblock only: `explain` runs on volumes opened for reading too.
         if !self.state.takes_changes() {

@@ -1,9 +1,10 @@
-//! Sets attributes of an inode: permissions, owner, times.
+//! Sets attributes of an inode: permissions, owner, times, flags, project.
 //!
 //! Linux: `notify_change`, `ext4_setattr`. Everything is checked before the first change.
 
 use super::Files;
 use super::privileges::{most_credits, set_id};
+use super::set_flags::{check_generation, check_immutable, flags_after, project_after};
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::journaled::Journaled;
@@ -15,7 +16,7 @@ use crate::inode::fields::{CREATION_END, TIMES_END, now, storable};
 use crate::inode::metadata::{FileKind, Timestamp};
 use crate::inode::set_attributes::{SetAttributes, Time};
 use crate::xattr;
-use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, XattrIndex};
+use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, Superblock, XattrIndex};
 
 const PERMISSIONS: u16 = 0o7777;
 
@@ -32,7 +33,7 @@ impl Files<'_> {
         if reserved || is_system_file(superblock, inode.ino()) {
             return Err(Error::NotPermitted("an internal file of the volume"));
         }
-        if set.owner() {
+        if set.owner() || set.project.is_some() {
             features::check_accounts(superblock)?;
         }
         if strips(inode, set) {
@@ -41,7 +42,7 @@ impl Files<'_> {
         if set.mode.is_some() {
             self.refuse_acl(inode)?;
         }
-        check(inode.kind(), &inode.disk(), set)
+        check(superblock, inode.kind(), &inode.disk(), set).map(drop)
     }
 
     /// Sets all given attributes but the size in one handle, and the time of change to now.
@@ -59,7 +60,7 @@ impl Files<'_> {
             Journaled::run(self.state, credits, |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 // It may have become immutable since the check.
-                check(inode.kind(), &edit.disk, set)?;
+                let (flags, project) = check(&self.state.superblock, inode.kind(), &edit.disk, set)?;
                 if set.mode.is_some() {
                     self.refuse_acl(inode)?;
                 }
@@ -68,10 +69,15 @@ impl Files<'_> {
                 }
                 let now = now();
                 apply(&mut edit, set, now);
+                edit.disk.flags = flags;
+                edit.disk.project = project.or(edit.disk.project);
                 if set.modified.is_some() {
                     edit.forget_writes();
                 }
-                if inode.kind() == FileKind::Regular && set_id(self.state, edit.disk.mode) != 0 {
+                let sealed = flags.contains(InodeFlags::IMMUTABLE);
+                let regular = inode.kind() == FileKind::Regular;
+                // The next write of a file that is open already asks, and is refused if the file is immutable.
+                if regular && (sealed || set_id(self.state, edit.disk.mode) != 0) {
                     inode.state.set_privileged(true);
                 }
                 edit.stamp(now, false);
@@ -96,10 +102,15 @@ fn strips(inode: &Inode, set: &SetAttributes) -> bool {
     set.strips() && inode.kind() != FileKind::Directory
 }
 
-fn check(kind: FileKind, disk: &DiskInode, set: &SetAttributes) -> Result<()> {
-    if disk.flags.contains(InodeFlags::IMMUTABLE) {
-        return Err(Error::NotPermitted("the file is immutable"));
-    }
+/// Returns the flags afterwards, and the new project.
+fn check(
+    superblock: &Superblock,
+    kind: FileKind,
+    disk: &DiskInode,
+    set: &SetAttributes,
+) -> Result<(InodeFlags, Option<u32>)> {
+    let flags = flags_after(superblock, kind, disk, set)?;
+    check_immutable(disk, flags, set)?;
     if disk.flags.contains(InodeFlags::APPEND) && set.more_than_appending() {
         return Err(Error::NotPermitted("the file is append-only"));
     }
@@ -109,7 +120,8 @@ fn check(kind: FileKind, disk: &DiskInode, set: &SetAttributes) -> Result<()> {
     if set.created.is_some() && disk.created.is_none() {
         return Err(Error::NotSupported("a time of creation in an inode without room for it"));
     }
-    Ok(())
+    check_generation(superblock, set)?;
+    Ok((flags, project_after(superblock, disk, set)?))
 }
 
 /// Changes the fields of the draft.
@@ -121,6 +133,7 @@ fn apply(draft: &mut Draft, set: &SetAttributes, now: Timestamp) {
     };
     disk.uid = set.uid.unwrap_or(disk.uid);
     disk.gid = set.gid.unwrap_or(disk.gid);
+    disk.generation = set.generation.unwrap_or(disk.generation);
     if let Some(mode) = set.mode {
         disk.mode = disk.mode & !PERMISSIONS | mode as u16 & PERMISSIONS;
     }

@@ -4,8 +4,13 @@ use super::node::Node;
 use super::volume::Volume;
 use crate::ground::error::Result;
 use crate::ground::options::OpenOptions;
+use crate::inode::metadata::{FileKind, InodeFlags};
 use crate::inode::set_attributes::{SetAttributes, Time};
+use crate::operations::directories::Directories;
 use std::path::Path;
+use std::sync::Arc;
+use uext4_iomap::OpenFile;
+use uext4_iomap::switches::Switches;
 
 impl Node {
     /// Sets attributes in one transaction, and the time of change to now. A size is set first, in transactions of its
@@ -27,7 +32,20 @@ impl Node {
         if let Some(size) = set.size {
             self.open(OpenOptions::new().write(true))?.set_len(size)?;
         }
-        if set.only_size() { Ok(()) } else { files.set_attributes(&self.held, set) }
+        if set.only_size() {
+            return Ok(());
+        }
+        let inode = &self.held;
+        let names = (inode.kind() == FileKind::Directory).then(|| Directories::one(inode));
+        let _names_stay = names.filter(|_| set.flags.is_some());
+        let seals = set.flags.is_some_and(|flags| flags.contains(InodeFlags::IMMUTABLE));
+        if !seals || inode.kind() != FileKind::Regular {
+            return files.set_attributes(inode, set);
+        }
+        // Writes that began before are complete, and later ones find the file immutable.
+        let open = OpenFile::new(Arc::clone(inode), false, true, Switches::ON);
+        let _writers_wait = volume.shared.engine.lock_exclusive(&open, true)?;
+        files.set_attributes(inode, set)
     }
 }
 
@@ -69,6 +87,26 @@ impl Volume {
         follow: bool,
     ) -> Result<()> {
         self.set_attributes_at(path, follow, &SetAttributes { accessed, modified, ..SetAttributes::new() })
+    }
+
+    /// Sets the flags of a file, as `chattr` ([`SetAttributes::flags`]). Immutable: nothing of the file can be changed,
+    /// also through files that are open already. Append-only: it can only be opened for appending
+    /// ([`File::append`](crate::File::append)); files that are open for writing stay so, as in Linux. Synchronous: each
+    /// write of a file that is opened from now on is durable, and each change of names in a directory (also with
+    /// [`InodeFlags::DIRSYNC`]).
+    ///
+    /// # Errors
+    /// As of [`Node::set_attributes`]; those of resolving the path.
+    pub fn set_flags(&self, path: impl AsRef<Path>, flags: InodeFlags, follow: bool) -> Result<()> {
+        self.set_attributes_at(path, follow, &SetAttributes::new().flags(flags))
+    }
+
+    /// Sets the project of a file ([`SetAttributes::project`]).
+    ///
+    /// # Errors
+    /// As of [`Node::set_attributes`]; those of resolving the path.
+    pub fn set_project(&self, path: impl AsRef<Path>, project: u32, follow: bool) -> Result<()> {
+        self.set_attributes_at(path, follow, &SetAttributes::new().project(project))
     }
 
     fn set_attributes_at(&self, path: impl AsRef<Path>, follow: bool, set: &SetAttributes) -> Result<()> {

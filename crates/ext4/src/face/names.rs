@@ -9,8 +9,8 @@ use crate::change::privileges;
 use crate::ground::error::{Error, Result};
 use crate::ground::options::{Create, OpenOptions};
 use crate::inline::InlineData;
-use crate::inode::metadata::{FileKind, Metadata};
-use crate::inode::{Inode, check_overwrite};
+use crate::inode::metadata::{FileKind, InodeFlags, Metadata};
+use crate::inode::{Inode, check_append, check_overwrite};
 use crate::map;
 use crate::operations::create::{self, NewFile};
 use crate::operations::{path, unlink};
@@ -106,17 +106,21 @@ impl Volume {
             if !self.shared.options.write {
                 return Err(Error::ReadOnly("the volume was opened read-only"));
             }
-            check_overwrite(self.superblock(), &inode)?;
+            let only_appends = !options.write && !options.truncate;
+            let check = if only_appends { check_append } else { check_overwrite };
+            check(self.superblock(), &inode)?;
             if !inode.is_inline() {
                 privileges::note(self.state(), &inode)?;
             }
         }
         let switches = options.switches.unwrap_or(self.shared.options.switches);
-        let tail = options
-            .append
-            .then(|| OpenFile::new(inode.clone(), false, true, switches).with_priority(options.priority));
-        let open =
-            OpenFile::new(inode, options.read, options.write, switches).with_priority(options.priority);
+        let dsync = inode.disk().flags.contains(InodeFlags::SYNC);
+        let open = |readable, writable| {
+            let open = OpenFile::new(inode.clone(), readable, writable, switches);
+            open.with_priority(options.priority).with_dsync(dsync)
+        };
+        let tail = options.append.then(|| open(false, true));
+        let open = open(options.read, options.write);
         let file = File::new(open, tail, self.shared.clone());
         // Even an empty file may have blocks past its end, and its times change. An empty inline file has nothing to
         // cut, and inline contents cannot be changed.

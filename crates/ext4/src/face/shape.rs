@@ -8,6 +8,7 @@ use crate::inode::{self, Inode};
 use crate::seam::Ext4;
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::{Engine, OpenFile, Pieces, Range, State};
+use uext4_ondisk::ext4::InodeFlags;
 
 /// What [`File::fallocate`] does; the modes of Linux's `fallocate(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,6 +57,11 @@ impl File {
     /// what cannot be changed (inline contents, no journal, quota), [`Error::BadMode`]: nothing was changed then. If a
     /// long truncation fails or crashes in the middle, the file is longer than asked for and shorter than it was.
     pub fn set_len(&self, size: u64) -> Result<()> {
+        self.resize(size)?;
+        settle(self.engine(), self.open_file())
+    }
+
+    fn resize(&self, size: u64) -> Result<()> {
         self.check_shape(false)?;
         let mut drain = size <= self.size();
         let mut alone = self.alone(drain)?;
@@ -87,7 +93,8 @@ impl File {
     /// can only be punched, as in Linux. Others as of [`File::set_len`].
     pub fn fallocate(&self, mode: Fallocate, pos: u64, length: u64) -> Result<()> {
         check_mode(self.engine(), self.open_file(), mode, pos, length)?;
-        self.alone(true)?.fallocate(mode, pos, length)
+        self.alone(true)?.fallocate(mode, pos, length)?;
+        settle(self.engine(), self.open_file())
     }
 
     /// Makes every later write to the first `size` bytes a pure overwrite: allocates the missing blocks in as few runs
@@ -103,7 +110,9 @@ impl File {
         match alone.inode.disk().uses_extents() {
             true => alone.prepare(size),
             false => alone.prepare_pointers(size),
-        }
+        }?;
+        drop(alone);
+        settle(self.engine(), self.open_file())
     }
 
     /// The first written byte at or after `pos`; `None` if there is none. Unwritten blocks count as
@@ -188,7 +197,16 @@ pub(super) fn fallocate(
     length: u64,
 ) -> Result<()> {
     check_mode(engine, open, mode, pos, length)?;
-    Alone::new(engine, open, held).fallocate(mode, pos, length)
+    Alone::new(engine, open, held).fallocate(mode, pos, length)?;
+    settle(engine, open)
+}
+
+/// Makes a change of a synchronous file durable. The gate is open again.
+fn settle(engine: &Engine<Ext4>, open: &OpenFile<Ext4>) -> Result<()> {
+    match open.inode.disk().flags.contains(InodeFlags::SYNC) {
+        true => engine.sync(open, true),
+        false => Ok(()),
+    }
 }
 
 impl<'f> Alone<'f> {

@@ -168,11 +168,11 @@ impl Inode {
         Ok(())
     }
 
-    /// Refuses overwriting files whose contents must not change.
-    pub(crate) fn check_overwrite(&self) -> Result<()> {
+    /// Refuses appending to files whose contents must not change.
+    pub(crate) fn check_append(&self) -> Result<()> {
         let flags = self.disk().flags;
-        if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
-            return Err(Error::NotPermitted("the file is immutable or append-only"));
+        if flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::NotPermitted("the file is immutable"));
         }
         if flags.contains(InodeFlags::VERITY) {
             return Err(Error::NotPermitted("the file is sealed by fs-verity"));
@@ -187,6 +187,15 @@ impl Inode {
 
 /// Refuses overwriting inodes that are reserved, internal to the volume, or protected.
 pub(crate) fn check_overwrite(superblock: &Superblock, inode: &Inode) -> Result<()> {
+    check_append(superblock, inode)?;
+    match inode.disk().flags.contains(InodeFlags::APPEND) {
+        true => Err(Error::NotPermitted("the file is append-only")),
+        false => Ok(()),
+    }
+}
+
+/// The same for writes at the end, which append-only files allow.
+pub(crate) fn check_append(superblock: &Superblock, inode: &Inode) -> Result<()> {
     // Reserved inodes (journal, resize, quota …) are internal, even if a directory names one.
     if inode.ino() < superblock.geometry.first_inode() {
         return Err(Error::NotPermitted("a reserved inode"));
@@ -194,5 +203,5 @@ pub(crate) fn check_overwrite(superblock: &Superblock, inode: &Inode) -> Result<
     if is_system_file(superblock, inode.ino()) {
         return Err(Error::NotPermitted("the superblock names it as an internal file"));
     }
-    inode.check_overwrite()
+    inode.check_append()
 }

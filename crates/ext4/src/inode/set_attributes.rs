@@ -1,6 +1,6 @@
 //! What a caller wants changed of an inode's attributes.
 
-use super::metadata::Timestamp;
+use super::metadata::{InodeFlags, Timestamp};
 use crate::ground::error::{Error, Result};
 
 /// A time to set.
@@ -48,6 +48,9 @@ pub struct SetAttributes {
     pub(crate) accessed: Option<Time>,
     pub(crate) modified: Option<Time>,
     pub(crate) created: Option<Timestamp>,
+    pub(crate) flags: Option<InodeFlags>,
+    pub(crate) project: Option<u32>,
+    pub(crate) generation: Option<u32>,
     pub(crate) keep_privileges: bool,
     pub(crate) strip: bool,
 }
@@ -89,6 +92,16 @@ impl SetAttributes {
         /// Time of creation. No system call can set it, but a copy of a whole volume has to.
         /// [`Error::NotSupported`] if the inode has no room for it.
         created: Timestamp;
+        /// Flags to have, as `chattr` sets them: take [`Metadata::flags`](crate::Metadata::flags) and change some.
+        /// Differences in flags that users cannot set are ignored, as in Linux. [`Error::NotSupported`] or
+        /// [`Error::Incompatible`] names what this file or volume cannot have. Of an immutable file only this can be
+        /// set, with [`InodeFlags::IMMUTABLE`] cleared.
+        flags: InodeFlags;
+        /// Project. [`Error::NotSupported`] if the volume has no projects, or the inode no room for one.
+        project: u32;
+        /// Generation number, which file servers check ([`Volume::node`](crate::Volume::node)).
+        /// [`Error::NotSupported`] on volumes with metadata checksums, which depend on it.
+        generation: u32;
     }
 
     /// Whether a new owner keeps set-user-id, set-group-id and `security.capability`.
@@ -129,6 +142,11 @@ impl SetAttributes {
             || times && !self.touches()
     }
 
+    /// Whether nothing but flags and project are set.
+    pub(crate) fn only_flags(&self) -> bool {
+        *self == SetAttributes { flags: self.flags, project: self.project, ..Self::new() }
+    }
+
     /// Whether nothing but the size is set.
     pub(crate) fn only_size(&self) -> bool {
         let nothing = SetAttributes { size: self.size, keep_privileges: self.keep_privileges, ..Self::new() };
@@ -148,8 +166,11 @@ impl SetAttributes {
         if times.into_iter().flatten().any(|time| time.nanoseconds > 999_999_999) {
             return Err(Error::Invalid("nanoseconds must be below 1 000 000 000".into()));
         }
-        if [self.uid, self.gid].contains(&Some(u32::MAX)) {
-            return Err(Error::Invalid(format!("{} is not the number of a user or group", u32::MAX)));
+        if [self.uid, self.gid, self.project].contains(&Some(u32::MAX)) {
+            return Err(Error::Invalid(format!(
+                "{} is not the number of a user, group or project",
+                u32::MAX
+            )));
         }
         match self.mode {
             Some(mode) if mode & !0o7777 != 0 => {

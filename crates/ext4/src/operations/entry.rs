@@ -33,7 +33,11 @@ use crate::inode::fields::now;
 use crate::inode::metadata::FileKind;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
-use uext4_ondisk::ext4::Timestamp;
+use uext4_ondisk::ext4::{InodeFlags, Timestamp};
+
+/// Changes of names in directories with such a flag are durable when they return.
+const SYNCHRONOUS: InodeFlags =
+    InodeFlags::from_bits_retain(InodeFlags::SYNC.bits() | InodeFlags::DIRSYNC.bits());
 
 /// Declares what an operation may change.
 pub(crate) struct EntryScope<'p> {
@@ -81,7 +85,8 @@ pub(crate) struct Step<'s, 'g> {
     now: Timestamp,
 }
 
-/// Runs `step` in one handle. `step` returns an inner error if it changed nothing, or undid its changes.
+/// Runs `step` in one handle, which is committed if a directory is synchronous. `step` returns an inner error if it
+/// changed nothing, or undid its changes.
 ///
 /// # Errors
 /// The inner error; [`Error::Corrupt`] of records; those of `step`, which abort the volume if it has changed anything.
@@ -110,6 +115,9 @@ pub(crate) fn change<T>(
     for (ino, has_name) in moved {
         let Some(inode) = inodes.iter().find(|inode| inode.ino() == ino) else { continue };
         if has_name { files.state.named(inode) } else { files.state.unlinked(inode) }
+    }
+    if plan.names.iter().any(|directory| directory.disk().flags.intersects(SYNCHRONOUS)) {
+        files.state.commit_all()?;
     }
     Ok(done)
 }

@@ -36,7 +36,8 @@ impl<F: FileSystem> QueueState<F> {
         if self.is_all_on(slot) {
             return self.write_one(slot, pos, buffer, flags, tag, AllOn);
         }
-        let switches = self.file(slot)?.file.switches;
+        let file = &self.file(slot)?.file;
+        let (switches, flags) = (file.switches, file.flags_of(flags));
         self.write_one(slot, pos, buffer, flags, tag, switches)
     }
 
@@ -154,6 +155,7 @@ impl<F: FileSystem> QueueState<F> {
         self.check_memory(&payload)?;
         let file = &self.file(slot)?.file;
         file.check_writable()?;
+        let flags = file.flags_of(flags);
         if self.free.is_empty() {
             return Err(Error::QueueFull.into());
         }
