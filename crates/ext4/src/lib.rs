@@ -94,6 +94,7 @@ pub use face::explain;
 pub use face::file::{File, MapIter};
 pub use face::info::Info;
 pub use face::node::Node;
+pub use face::permits::Access;
 pub use face::queue::{Completion, Completions, IoQueue};
 pub use face::read_dir::ReadDir;
 pub use face::replace::Replacement;

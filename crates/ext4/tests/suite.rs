@@ -57,6 +57,7 @@ mod open;
 mod orphans;
 mod overwrite;
 mod paths;
+mod permits;
 mod pointers;
 mod power_cut;
 mod privileges;

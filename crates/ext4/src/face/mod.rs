@@ -13,6 +13,7 @@ pub(crate) mod info;
 pub mod journal;
 mod names;
 pub(crate) mod node;
+pub(crate) mod permits;
 pub mod plan;
 pub(crate) mod queue;
 pub(crate) mod read_dir;
