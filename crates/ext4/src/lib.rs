@@ -109,7 +109,7 @@ pub use ground::caller::Caller;
 pub use ground::damage::DescriptorDamage;
 pub use ground::error::{Allocation, Error, Limit, Result};
 pub use ground::foreign::{Contents, Foreign};
-pub use ground::options::{DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
+pub use ground::options::{Atime, DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
 pub use ground::recovered::{RecoveryInfo, RecoveryState};
 pub use inode::metadata::{FileKind, InodeFlags, Metadata, Timestamp};
 pub use inode::set_attributes::{SetAttributes, Time};

@@ -2,6 +2,7 @@
 
 mod adaptors;
 mod allocate;
+mod atime;
 mod attributes;
 mod bounds;
 mod casefold;

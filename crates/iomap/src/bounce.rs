@@ -64,6 +64,7 @@ impl<F: FileSystem> Engine<F> {
         }
         self.check_process()?;
         file.check_readable()?;
+        self.note_access(file);
         let range = check_range(pos, buf.len() as u64)?;
         let state = file.state();
         let counted = counts_copy(&self.capabilities, file.switches);

@@ -28,6 +28,9 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// Aborts the volume because a flush or a FUA write failed: no durability promise holds any more.
     fn abort(&self, cause: Error);
 
+    /// A file that was opened with [`OpenFile::with_access`] is being read.
+    fn accessed(&self, _inode: &Self::Inode) {}
+
     /// Loads the mapping around byte `pos` of the file and publishes it. Returns a snapshot that knows `pos`, since
     /// another thread may make the published map forget it at once.
     fn map(&self, inode: &Self::Inode, pos: u64) -> Result<Arc<MapSnapshot>, Self::Error>;
@@ -221,6 +224,8 @@ pub struct OpenFile<F: FileSystem> {
     pub priority: Priority,
     /// Whether every write is durable when it completes, as with [`WriteFlags::DSYNC`].
     dsync: bool,
+    /// Whether the file system is told of reads.
+    accesses: bool,
     all_on: bool,
 }
 
@@ -241,6 +246,7 @@ impl<F: FileSystem> OpenFile<F> {
             switches,
             priority,
             dsync: false,
+            accesses: false,
             all_on: switches == Switches::ON,
         }
     }
@@ -251,6 +257,17 @@ impl<F: FileSystem> OpenFile<F> {
         OpenFile { dsync, all_on: self.all_on && !dsync, ..self }
     }
 
+    /// The same file with the file system told of its reads, if `accesses`.
+    #[must_use]
+    pub fn with_access(self, accesses: bool) -> Self {
+        OpenFile { accesses, all_on: self.all_on && !accesses, ..self }
+    }
+
+    /// Whether the file system is told of reads.
+    pub(crate) fn notes_access(&self) -> bool {
+        self.accesses
+    }
+
     /// The flags of a write of this file.
     pub(crate) fn flags_of(&self, given: WriteFlags) -> WriteFlags {
         if self.dsync { given | WriteFlags::DSYNC } else { given }
@@ -259,11 +276,13 @@ impl<F: FileSystem> OpenFile<F> {
     /// The same file with this priority for its data requests.
     #[must_use]
     pub fn with_priority(self, priority: Priority) -> Self {
-        let all_on = self.switches == Switches::ON && priority.is_of_thread() && !self.dsync;
+        let all_on =
+            self.switches == Switches::ON && priority.is_of_thread() && !self.dsync && !self.accesses;
         OpenFile { priority, all_on, ..self }
     }
 
-    /// Whether every switch is on, and the file has no priority and no durability of its own.
+    /// Whether every switch is on, and the file has no priority and no durability of its own, and does not
+    /// keep a time of access.
     #[inline(always)]
     pub(crate) fn is_all_on(&self) -> bool {
         self.all_on

@@ -30,6 +30,7 @@ impl<F: FileSystem> Engine<F> {
             return self.read_at(file, buf, pos);
         }
         file.check_readable()?;
+        self.note_access(file);
         let range = self.check_direct(pos, buf.len() as u64)?;
         if range.length == 0 {
             return Ok(0);

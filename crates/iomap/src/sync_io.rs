@@ -31,8 +31,16 @@ impl<F: FileSystem> Engine<F> {
     /// With the file's own switches and priority. Out of line, so that the usual path spills nothing.
     #[inline(never)]
     fn read_as_given(&self, file: &OpenFile<F>, buf: &mut [u8], pos: u64) -> Result<usize, F::Error> {
+        self.note_access(file);
         let read = file.priority.around(|| self.read_routed(file, buf, pos, file.switches));
         read.map_err(Error::from)?
+    }
+
+    /// Tells the file system of a read, if it wants to know.
+    pub(crate) fn note_access(&self, file: &OpenFile<F>) {
+        if file.notes_access() && file.readable {
+            self.fs.accessed(&file.inode);
+        }
     }
 
     /// Writes `buf` at byte `pos` over written blocks; returns `buf.len()`. Alignment as for

@@ -74,6 +74,9 @@ impl Files<'_> {
                 if set.modified.is_some() {
                     edit.forget_writes();
                 }
+                if set.accessed.is_some() {
+                    edit.forget_accesses();
+                }
                 let sealed = flags.contains(InodeFlags::IMMUTABLE);
                 let regular = inode.kind() == FileKind::Regular;
                 // The next write of a file that is open already asks, and is refused if the file is immutable.

@@ -7,7 +7,7 @@ use super::volume::Volume;
 use super::walk::TableReader;
 use crate::change::privileges;
 use crate::ground::error::{Error, Result};
-use crate::ground::options::{Create, OpenOptions};
+use crate::ground::options::{Atime, Create, OpenOptions};
 use crate::inline::InlineData;
 use crate::inode::metadata::{FileKind, InodeFlags, Metadata};
 use crate::inode::{Inode, check_append, check_overwrite};
@@ -114,10 +114,11 @@ impl Volume {
             }
         }
         let switches = options.switches.unwrap_or(self.shared.options.switches);
+        let accesses = self.state().atime != Atime::Off;
         let dsync = inode.disk().flags.contains(InodeFlags::SYNC);
         let open = |readable, writable| {
             let open = OpenFile::new(inode.clone(), readable, writable, switches);
-            open.with_priority(options.priority).with_dsync(dsync)
+            open.with_priority(options.priority).with_dsync(dsync).with_access(accesses)
         };
         let tail = options.append.then(|| open(false, true));
         let open = open(options.read, options.write);

@@ -28,6 +28,7 @@ impl ReadDir {
     pub(crate) fn new(volume: Volume, inode: Arc<Inode>) -> Result<Self> {
         let inode = Held::new(inode, volume.shared.clone());
         dir::check(volume.state(), &inode)?;
+        inode.note_access(volume.state());
         Ok(ReadDir { volume, inode, listing: Listing::new() })
     }
 

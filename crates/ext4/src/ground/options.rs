@@ -5,6 +5,20 @@ use std::time::Duration;
 use uext4_blockdev::{Ask, Priority, QueueOptions as DeviceQueueOptions};
 use uext4_iomap::Switches;
 
+/// When reads set the time of the last access. It is kept in memory, and stored with the next change of the inode, by
+/// `fsync`, or with the times of overwrites ([`Volume::tick`](crate::Volume::tick)). Never on a volume that is open
+/// read-only, nor of an inode with the flag [`NOATIME`](crate::InodeFlags::NOATIME).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Atime {
+    /// Never.
+    #[default]
+    Off,
+    /// If the contents or the attributes changed since the last access, or it was a day ago, as Linux does by default.
+    Relatime,
+    /// With every read.
+    Strict,
+}
+
 /// How to open a volume.
 #[derive(Debug, Clone)]
 pub struct VolumeOptions {
@@ -15,6 +29,7 @@ pub struct VolumeOptions {
     pub(crate) map_budget: usize,
     pub(crate) inode_budget: usize,
     pub(crate) keeps_set_id: bool,
+    pub(crate) atime: Atime,
     pub(crate) commit_interval: Duration,
     pub(crate) background: bool,
     pub(crate) reserved: bool,
@@ -34,6 +49,7 @@ impl VolumeOptions {
             map_budget: 64 << 20,
             inode_budget: 8 << 20,
             keeps_set_id: false,
+            atime: Atime::Off,
             commit_interval: Duration::from_secs(5),
             background: false,
             reserved: false,
@@ -126,6 +142,13 @@ impl VolumeOptions {
     #[must_use]
     pub fn keep_set_id(mut self, keep: bool) -> Self {
         self.keeps_set_id = keep;
+        self
+    }
+
+    /// When reads set the time of the last access. Off unless set. Files of such a volume are read on a slower path.
+    #[must_use]
+    pub fn atime(mut self, atime: Atime) -> Self {
+        self.atime = atime;
         self
     }
 }

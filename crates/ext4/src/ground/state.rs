@@ -2,6 +2,7 @@
 
 use super::damage::DescriptorDamage;
 use super::lifetime::Written;
+use super::options::Atime;
 use super::recovered::RecoveryInfo;
 use super::unlogged::Unlogged;
 use super::zones::SystemZones;
@@ -32,6 +33,8 @@ pub(crate) struct Ground {
     pub(crate) trusts_only_sound: bool,
     /// Whether writes keep set-user-id and set-group-id.
     pub(crate) keeps_set_id: bool,
+    /// When reads set the time of the last access.
+    pub(crate) atime: Atime,
     /// Whether file data may use reserved blocks.
     pub(crate) uses_reserved: bool,
     /// Whether freed blocks are discarded on the device.

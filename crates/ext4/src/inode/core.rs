@@ -11,19 +11,26 @@ pub(crate) struct InodeValue {
     ino: Ino,
     disk: DiskInode,
     record_xattrs: Box<[u8]>,
-    /// Time of the latest write included in `disk`, in nanoseconds; 0 if there was none since it was loaded.
-    pub(super) told_ns: u64,
+    pub(super) told: Told,
+}
+
+/// Times of the latest write and access included in a record, in nanoseconds since 1970; 0 if there was none since it
+/// was loaded.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Told {
+    pub(super) written_ns: u64,
+    pub(super) accessed_ns: u64,
 }
 
 impl InodeValue {
     /// `record`: the bytes that `disk` was decoded from, or encoded into.
-    pub(super) fn new(ground: &Ground, ino: Ino, disk: DiskInode, record: &[u8], told_ns: u64) -> InodeValue {
+    pub(super) fn new(ground: &Ground, ino: Ino, disk: DiskInode, record: &[u8], told: Told) -> InodeValue {
         let range = disk.xattr_range(&ground.superblock);
         let rest = record.get(range).filter(|_| disk.extra_isize > 0).unwrap_or_default();
         // Most inodes have no attributes, which begin with a magic number.
         let empty = rest.first_chunk::<4>().is_none_or(|magic| *magic == [0; 4]);
         let record_xattrs = if empty { Box::default() } else { rest.into() };
-        InodeValue { ino, disk, record_xattrs, told_ns }
+        InodeValue { ino, disk, record_xattrs, told }
     }
 
     /// Number.

@@ -1,7 +1,8 @@
 //! Editing an inode: one editor at a time, and readers see each change as a whole.
 
-use super::core::InodeValue;
+use super::core::{InodeValue, Told};
 use super::draft::Draft;
+use super::fields::{TIMES_END, storable};
 use super::metadata::FileKind;
 use super::{Inode, timestamp};
 use crate::ground::blocks::Blocks;
@@ -26,14 +27,14 @@ pub(crate) enum Change {
 pub(crate) struct Edit<'a> {
     inode: &'a Inode,
     draft: Draft,
-    told_ns: u64,
+    told: Told,
     _turn: MutexGuard<'a, ()>,
     _taken: Taken,
 }
 
 impl Inode {
-    /// Begins an edit. The draft is the record in the table's block plus the time of the latest write, which so far was
-    /// only in memory: the next change stores it too.
+    /// Begins an edit. The draft is the record in the table's block plus the times of the latest write and access,
+    /// which so far were only in memory: the next change stores them too.
     ///
     /// # Errors
     /// Those of [`Draft::load_at`].
@@ -43,13 +44,17 @@ impl Inode {
         let block = u64::from(blocks.ground().superblock.geometry.block_size());
         let place = (Pblk(self.position() / block), (self.position() % block) as usize);
         let mut draft = Draft::load_at(blocks, self.ino(), place)?;
-        let mut told_ns = self.disk().told_ns;
-        let written = self.state.gate.last_write_ns();
-        if written > told_ns {
-            told_ns = written;
+        let mut told = self.disk().told;
+        let (written, accessed) = (self.state.gate.last_write_ns(), self.last_access.ns());
+        if written > told.written_ns {
+            told.written_ns = written;
             draft.stamp(timestamp(written), true);
         }
-        Ok(Edit { inode: self, draft, told_ns, _turn: turn, _taken: taken })
+        if accessed > told.accessed_ns {
+            told.accessed_ns = accessed;
+            draft.disk.accessed = storable(timestamp(accessed), draft.disk.extra_isize, TIMES_END);
+        }
+        Ok(Edit { inode: self, draft, told, _turn: turn, _taken: taken })
     }
 
     fn rank(&self) -> Rank {
@@ -84,7 +89,13 @@ impl<'a> Edit<'a> {
     /// The time of modification is set by hand: overwrites so far do not count any more.
     pub(crate) fn forget_writes(&mut self) {
         self.inode.state.gate.forget_writes();
-        self.told_ns = 0;
+        self.told.written_ns = 0;
+    }
+
+    /// The time of access is set by hand: reads so far do not count any more.
+    pub(crate) fn forget_accesses(&mut self) {
+        self.inode.last_access.forget();
+        self.told.accessed_ns = 0;
     }
 
     /// Writes the record into its table and publishes it to readers in one step. More changes may follow.
@@ -102,7 +113,7 @@ impl<'a> Edit<'a> {
         }
         self.draft.store_in_chain(blocks)?;
         let Draft { ino, disk, raw, .. } = &self.draft;
-        let core = InodeValue::new(blocks.ground(), *ino, disk.clone(), raw, self.told_ns);
+        let core = InodeValue::new(blocks.ground(), *ino, disk.clone(), raw, self.told);
         *self.inode.core.lock() = Arc::new(core);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Inodes: the record on disk, its state in memory, and what may be done with the file.
 
+mod access;
 mod cache;
 pub(crate) mod core;
 pub(crate) mod draft;
@@ -20,6 +21,7 @@ pub(crate) use cache::Ext4State;
 
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{Ground, is_system_file};
+use access::LastAccess;
 use core::InodeValue;
 use leave::Leave;
 use metadata::{FileKind, Metadata, Timestamp};
@@ -47,6 +49,8 @@ pub struct Inode {
     pub(crate) pointer_places: PointerPlaces,
     /// First byte of the record on the volume.
     position: u64,
+    /// When it was last read.
+    last_access: LastAccess,
     /// When a scan of all inodes last wrote its times.
     times_looked_at: Mutex<Option<Instant>>,
     /// Set on an inode without a name: reports when its last user goes.
@@ -90,20 +94,24 @@ impl Inode {
         self.position
     }
 
-    /// Attributes, including the time of the latest write if that is in memory only.
+    /// Attributes, including the times of the latest write and access if those are in memory only.
     pub(crate) fn metadata(&self, ground: &Ground) -> Metadata {
         let core = self.disk();
         let mut metadata = ground.metadata_of(self.ino, &core, self.kind);
         let written = self.state.gate.last_write_ns();
-        if written > core.told_ns {
+        if written > core.told.written_ns {
             (metadata.modified, metadata.changed) = (timestamp(written), timestamp(written));
+        }
+        if self.last_access.ns() > core.told.accessed_ns {
+            metadata.accessed = timestamp(self.last_access.ns());
         }
         metadata
     }
 
-    /// Whether it was overwritten since its record got its times.
+    /// Whether it was overwritten or read since its record got its times.
     pub(crate) fn has_untold_times(&self) -> bool {
-        self.state.gate.last_write_ns() > self.disk().told_ns
+        let told = self.disk().told;
+        self.state.gate.last_write_ns() > told.written_ns || self.last_access.ns() > told.accessed_ns
     }
 
     /// Whether the last scan that wrote its times is at least `age` ago; if so, this scan counts as the last one.

@@ -1,7 +1,8 @@
 //! Reading an inode's record from its table.
 
 use super::Inode;
-use super::core::InodeValue;
+use super::access::LastAccess;
+use super::core::{InodeValue, Told};
 use super::draft::Draft;
 use super::metadata::{FileKind, Metadata};
 use super::places::PointerPlaces;
@@ -66,11 +67,23 @@ impl Ground {
         if let Some(tid) = self.newest_uncommitted() {
             state.set_datasync_tid(tid.0);
         }
-        let core = Mutex::new(Arc::new(InodeValue::new(self, ino, disk, record, 0)));
+        let core = Mutex::new(Arc::new(InodeValue::new(self, ino, disk, record, Told::default())));
         let pointer_places = PointerPlaces::default();
         let (editing, names) = (Mutex::new(()), RwLock::new(()));
         let (times_looked_at, leave) = (Mutex::new(None), Mutex::new(None));
-        Inode { ino, kind, core, editing, names, pointer_places, position, times_looked_at, leave, state }
+        Inode {
+            ino,
+            kind,
+            core,
+            editing,
+            names,
+            pointer_places,
+            position,
+            last_access: LastAccess::default(),
+            times_looked_at,
+            leave,
+            state,
+        }
     }
 
     /// Decodes and checks the record at byte `start` of an inode table block. Ignores an inode in memory.

@@ -5,7 +5,7 @@ use crate::change::orphans::survey;
 use crate::ground::error::Result;
 use crate::ground::features;
 use crate::ground::lifetime::Written;
-use crate::ground::options::VolumeOptions;
+use crate::ground::options::{Atime, VolumeOptions};
 use crate::ground::recovered::RecoveryInfo;
 use crate::ground::state::Ground;
 use crate::ground::zones::SystemZones;
@@ -64,6 +64,7 @@ pub(super) fn bare(
         recovery: RecoveryInfo::clean(),
         trusts_only_sound: options.write,
         keeps_set_id: options.keeps_set_id,
+        atime: if options.write { options.atime } else { Atime::Off },
         uses_reserved: options.reserved,
         discards,
         descriptor_damage: None,

@@ -179,6 +179,7 @@ pub(crate) fn read_link(state: &Ext4State, inode: &Inode) -> Result<Vec<u8>> {
     if inode.kind() != FileKind::Symlink {
         return Err(Error::NotSymlink);
     }
+    inode.note_access(state);
     if inode.is_inline() {
         return inline::link_target(state, inode);
     }

@@ -109,6 +109,10 @@ impl FileSystem for Ext4 {
         self.state.abort(uext4_jbd2::AbortCause { what: what.into(), errno: cause.errno() });
     }
 
+    fn accessed(&self, inode: &Inode) {
+        inode.note_access(&self.state);
+    }
+
     fn map(&self, inode: &Inode, pos: u64) -> Result<Arc<MapSnapshot>> {
         map::load(&self.state, inode, pos)
     }

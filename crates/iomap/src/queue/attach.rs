@@ -34,7 +34,7 @@ pub(crate) struct Attached<F: FileSystem> {
     /// Undelivered requests that are not plain: syncs are not counted in flight, and requests with a commit or several
     /// parts end later than their transfers. A queue's depth is at most 32768.
     pub(crate) waiting: u16,
-    /// Reads may take the short path: open for reading, not mapped memory, the switch is on.
+    /// Reads may take the short path: open for reading, not mapped memory, the switch is on, no time of access is kept.
     pub(crate) simple: bool,
     /// Writes of one piece may take the short path: open for writing, not mapped memory.
     pub(crate) overwrites: bool,
@@ -136,7 +136,7 @@ impl<F: FileSystem> QueueState<F> {
         let generation = state.map.generation();
         self.files[index] = Some(Attached {
             file: file.clone(),
-            simple: direct && file.readable && file.switches.simple_read,
+            simple: direct && file.readable && file.switches.simple_read && !file.notes_access(),
             overwrites: direct && file.writable,
             run: ByteRun::EMPTY,
             cell: cell.clone(),

@@ -36,6 +36,7 @@ impl<F: FileSystem> QueueState<F> {
             return Err(Error::QueueFull.into());
         }
         self.file(slot)?.file.check_readable()?;
+        self.engine.note_access(&self.file(slot)?.file);
         let copies = self.engine.capabilities.dax.is_some();
         if copies || self.file(slot)?.file.state().kind() == MapKind::Inline {
             let file = self.file(slot)?.file.clone();
