@@ -93,6 +93,7 @@ pub use face::cursor::Cursor;
 pub use face::explain;
 pub use face::file::{File, MapIter};
 pub use face::info::Info;
+pub use face::make::NodeKind;
 pub use face::node::Node;
 pub use face::permits::Access;
 pub use face::queue::{Completion, Completions, IoQueue};

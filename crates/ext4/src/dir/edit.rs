@@ -6,7 +6,6 @@
 
 use super::Found;
 use super::grow;
-use super::htree::dots;
 use super::inline;
 use super::name::{self, Wanted};
 use super::row::{self, Entry, Held};
@@ -137,24 +136,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         if self.draft.disk.has_inline_data() {
             return Ok(inline::entries(self.superblock(), self.draft)?.1.is_empty());
         }
-        for number in 0..self.shape.blocks {
-            let name = self.block(number, |block| {
-                let mut skipped = 0;
-                if number == 0 {
-                    dots(block, false)?;
-                    skipped = 2;
-                }
-                block.scan(|_| {
-                    let counts = skipped == 0;
-                    skipped -= i32::from(!counts);
-                    counts.then_some(())
-                })
-            })?;
-            if name.is_some() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        rows::is_empty(self)
     }
 
     /// Adds a name.

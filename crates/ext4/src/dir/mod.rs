@@ -114,6 +114,19 @@ pub(crate) fn check(state: &Ext4State, inode: &Inode) -> Result<()> {
     Directory::open(state, inode).map(drop)
 }
 
+/// Whether a directory has no names except `.` and `..`.
+///
+/// # Errors
+/// As of [`check`].
+pub(crate) fn is_empty(state: &Ext4State, inode: &Inode) -> Result<bool> {
+    if inline::is_inline(inode) {
+        let mut names = 0;
+        inline::list(state, inode, |_, _, _| names += 1)?;
+        return Ok(names <= 2);
+    }
+    rows::is_empty(&Directory::open(state, inode)?)
+}
+
 /// The result of a look-up.
 pub(crate) struct Found {
     pub(crate) ino: Ino,
@@ -121,8 +134,12 @@ pub(crate) struct Found {
     pub(crate) spelling: Option<Vec<u8>>,
 }
 
-/// Finds a name in a directory.
+/// Finds a name in a directory: nothing, not even `.`, in one that was removed.
 pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
+    // A removed directory has no names. Its `..` may lead to a number that was reused.
+    if inode.disk().links == 0 {
+        return Ok(None);
+    }
     if inline::is_inline(inode) {
         return inline::look_up(state, inode, name);
     }

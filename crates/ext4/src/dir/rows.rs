@@ -136,6 +136,28 @@ pub(super) trait Rows {
     }
 }
 
+/// Whether a directory has no names except `.` and `..`.
+pub(super) fn is_empty<R: Rows>(rows: &R) -> Result<bool> {
+    for number in 0..rows.shape().blocks {
+        let name = rows.block(number, |block| {
+            let mut skipped = 0;
+            if number == 0 {
+                htree::dots(block, false)?;
+                skipped = 2;
+            }
+            block.scan(|_| {
+                let counts = skipped == 0;
+                skipped -= i32::from(!counts);
+                counts.then_some(())
+            })
+        })?;
+        if name.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// The error for a missing block.
 pub(super) fn missing(ino: Ino, number: u32, what: &str) -> Error {
     Error::CorruptInode { ino, what: format!("directory block {number}: {what}") }

@@ -6,12 +6,14 @@ use super::read_dir::ReadDir;
 use super::volume::Volume;
 use super::walk::TableReader;
 use crate::change::privileges;
+use crate::ground::caller::Caller;
 use crate::ground::error::{Error, Result};
 use crate::ground::options::{Atime, Create, OpenOptions};
 use crate::inline::InlineData;
 use crate::inode::metadata::{FileKind, InodeFlags, Metadata};
 use crate::inode::{Inode, check_append, check_overwrite};
 use crate::map;
+use crate::operations::contents::Contents;
 use crate::operations::create::{self, NewFile};
 use crate::operations::{path, unlink};
 use std::os::unix::ffi::OsStrExt;
@@ -47,13 +49,10 @@ impl Volume {
             return self.open_loaded(self.resolve_inode(path, true)?, options);
         }
         self.check_changes()?;
-        let new = NewFile {
-            mode: options.new_mode(),
-            uid: options.owner.0,
-            gid: options.owner.1,
-            exclusive: options.create == Create::New,
-        };
-        let inode = create::open_or_create(&self.shared.fs, path.as_os_str().as_bytes(), &new)?;
+        let owner = Caller::new(options.owner.0, options.owner.1);
+        let new = NewFile { privileged: true, ..NewFile::of(&owner, Contents::File, options.new_mode()) };
+        let exclusive = options.create == Create::New;
+        let inode = create::open_or_create(&self.shared.fs, path.as_os_str().as_bytes(), &new, exclusive)?;
         self.open_loaded(inode, options)
     }
 

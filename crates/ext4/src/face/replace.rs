@@ -2,8 +2,10 @@
 
 use super::file::File;
 use super::volume::{Shared, Volume};
+use crate::ground::caller::Caller;
 use crate::ground::error::Result;
 use crate::ground::options::OpenOptions;
+use crate::operations::contents::Contents;
 use crate::operations::create::NewFile;
 use crate::operations::replace::{self, Begun};
 use std::os::unix::ffi::OsStrExt;
@@ -45,12 +47,8 @@ impl Volume {
     /// then.
     pub fn replace_file(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<Replacement> {
         self.check_changes()?;
-        let new = NewFile {
-            mode: options.new_mode(),
-            uid: options.owner.0,
-            gid: options.owner.1,
-            exclusive: false,
-        };
+        let owner = Caller::new(options.owner.0, options.owner.1);
+        let new = NewFile { privileged: true, ..NewFile::of(&owner, Contents::File, options.new_mode()) };
         let begun = replace::begin(&self.shared.fs, path.as_ref().as_os_str().as_bytes(), &new)?;
         let open = OpenOptions { read: true, write: true, ..OpenOptions::new() };
         let open = match options.switches {

@@ -103,6 +103,12 @@ pub enum Error {
     /// The path names a directory where a file is needed.
     #[error("is a directory")]
     IsDirectory,
+    /// The directory still has names.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// The directory passes its project on to what is in it, and the file has another one.
+    #[error("the file belongs to another project than the directory")]
+    OtherProject,
     /// Not a regular file (a device node, pipe or socket).
     #[error("not a regular file")]
     NotRegular,
@@ -268,6 +274,8 @@ impl Error {
             Error::Exists => libc::EEXIST,
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,
+            Error::NotEmpty => libc::ENOTEMPTY,
+            Error::OtherProject => libc::EXDEV,
             Error::NotRegular
             | Error::NotSymlink
             | Error::Misaligned { .. }

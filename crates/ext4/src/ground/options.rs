@@ -257,8 +257,8 @@ impl OpenOptions {
     }
 
     /// Permissions of a created file.
-    pub(crate) fn new_mode(&self) -> u16 {
-        (self.mode.unwrap_or(MODE) & 0o7777) as u16
+    pub(crate) fn new_mode(&self) -> u32 {
+        self.mode.unwrap_or(MODE)
     }
 
     /// I/O priority of reads and writes of the file's data. Unless set, that of the queue ([`QueueOptions::priority`])

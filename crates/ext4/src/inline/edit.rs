@@ -7,9 +7,12 @@ use std::ops::Range;
 use uext4_ondisk::ext4::{Superblock, XattrArea, XattrFormat, XattrIndex};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
-/// Bytes of the magic number before the attributes, and of an attribute's entry header.
+/// The magic number before the attributes, and its size.
+const MAGIC: u32 = 0xEA02_0000;
 const MAGIC_SIZE: usize = 4;
+/// Bytes of an attribute's entry header, and of the zeros after the last entry.
 const HEAD_SIZE: usize = 16;
+const END_SIZE: usize = 4;
 
 /// The contents, checked as for reading.
 pub(crate) fn data<'d>(superblock: &Superblock, draft: &'d Draft) -> Result<InlineData<'d>> {
@@ -50,6 +53,22 @@ pub(crate) fn remove(superblock: &Superblock, draft: &mut Draft) -> Result<()> {
     draft.raw.copy_within(next..end, head);
     draft.raw[end - (next - head)..end].fill(0);
     Ok(())
+}
+
+/// Adds the attribute with an empty value to an inode without attributes in its record. Returns whether there is room.
+/// The caller sets the flag.
+pub(crate) fn add(superblock: &Superblock, draft: &mut Draft) -> bool {
+    let range = draft.disk.xattr_range(superblock);
+    let free = draft.raw.get_mut(range).filter(|area| {
+        area.len() >= MAGIC_SIZE + HEAD_SIZE + ATTRIBUTE.len() + END_SIZE
+            && area.iter().all(|byte| *byte == 0)
+    });
+    let Some(area) = free.filter(|_| draft.disk.extra_isize > 0) else { return false };
+    let (magic, entries) = area.split_at_mut(MAGIC_SIZE);
+    magic.copy_from_slice(&MAGIC.to_le_bytes());
+    entries[..2].copy_from_slice(&[ATTRIBUTE.len() as u8, XattrIndex::System.to_disk()]);
+    entries[HEAD_SIZE..][..ATTRIBUTE.len()].copy_from_slice(ATTRIBUTE);
+    true
 }
 
 /// The start of the attribute's entry, the start of the next one, and the end of all entries. The attributes were

@@ -28,6 +28,7 @@ use metadata::{FileKind, Metadata, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use places::PointerPlaces;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use uext4_iomap::InodeState;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, Superblock};
@@ -53,6 +54,8 @@ pub struct Inode {
     last_access: LastAccess,
     /// When a scan of all inodes last wrote its times.
     times_looked_at: Mutex<Option<Instant>>,
+    /// It was created without a name and may get one. An inode that has lost its last name may not.
+    pub(crate) awaits_name: AtomicBool,
     /// Set on an inode without a name: reports when its last user goes.
     leave: Mutex<Option<Leave>>,
     /// The engine's state of the file.

@@ -10,6 +10,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use uext4_iomap::{InodeState, MapKind};
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
@@ -71,6 +72,7 @@ impl Ground {
         let pointer_places = PointerPlaces::default();
         let (editing, names) = (Mutex::new(()), RwLock::new(()));
         let (times_looked_at, leave) = (Mutex::new(None), Mutex::new(None));
+        let awaits_name = AtomicBool::new(false);
         Inode {
             ino,
             kind,
@@ -81,6 +83,7 @@ impl Ground {
             position,
             last_access: LastAccess::default(),
             times_looked_at,
+            awaits_name,
             leave,
             state,
         }

@@ -1,11 +1,13 @@
-//! Creates a regular file with its name.
+//! Creates an inode with its name.
 
+use super::contents::Contents;
 use super::directories::Directories;
 use super::entry::{self, EntryScope};
 use super::path;
 use crate::alloc::inode::NewInode;
 use crate::change::Files;
 use crate::dir;
+use crate::ground::caller::Caller;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::journaled::Journaled;
@@ -22,11 +24,13 @@ use std::sync::Arc;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{DefaultMountOptions, InodeFlags, RoCompat};
 
-/// Type bits of a regular file's mode.
-const REGULAR: u16 = 0o100_000;
 const SET_GROUP: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+/// The permissions of a directory that its creator chooses, as in Linux.
+const DIRECTORY_MODE: u16 = 0o1777;
+const LINK_MODE: u16 = 0o777;
 
-/// Flags that a new file inherits from its directory, as in Linux (`EXT4_FL_INHERITED`, `EXT4_REG_FLMASK`).
+/// Flags that a regular file inherits from its directory, as in Linux (`EXT4_FL_INHERITED`, `EXT4_REG_FLMASK`).
 pub(crate) const INHERITED: InodeFlags = InodeFlags::from_bits_retain(
     InodeFlags::SECURE_DELETE.bits()
         | InodeFlags::UNDELETE.bits()
@@ -39,32 +43,105 @@ pub(crate) const INHERITED: InodeFlags = InodeFlags::from_bits_retain(
         | InodeFlags::NO_TAIL.bits()
         | InodeFlags::DAX.bits(),
 );
+/// What only a directory inherits besides.
+const INHERITED_BY_DIRECTORIES: InodeFlags = InodeFlags::from_bits_retain(
+    InodeFlags::DIRSYNC.bits() | InodeFlags::PROJECT_INHERIT.bits() | InodeFlags::CASEFOLD.bits(),
+);
 
-/// The caller's choices for a new file.
+/// The caller's choices for a new inode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NewFile {
-    /// Permissions.
+pub(crate) struct NewFile<'c> {
+    pub(crate) contents: Contents<'c>,
+    /// Permissions, before the caller's mask.
     pub(crate) mode: u16,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    /// Whether an existing name is an error, even if it is a symbolic link.
-    pub(crate) exclusive: bool,
+    pub(crate) caller: &'c Caller,
+    /// Whether the caller may give a file set-group-id for a group that it is not in.
+    pub(crate) privileged: bool,
 }
 
-/// Finds the file at `path`, or creates it. A dangling symbolic link is followed: its target is created.
+impl<'c> NewFile<'c> {
+    /// What `caller` creates.
+    pub(crate) fn of(caller: &'c Caller, contents: Contents<'c>, mode: u32) -> NewFile<'c> {
+        NewFile { contents, mode: (mode & 0o7777) as u16, caller, privileged: caller.is_root() }
+    }
+}
+
+/// Finds the file at `path`, or creates it. A dangling symbolic link is followed: its target is created. If
+/// `exclusive`, an existing name is an error, even if it is a symbolic link.
 ///
 /// # Errors
 /// [`Error::Exists`] if it exists and must not; [`Error::NoSpace`] and [`Error::Limit`], with nothing changed;
 /// [`Error::NotPermitted`] and [`Error::Incompatible`] for directories that may not be changed; those of resolving the
 /// path.
-pub(crate) fn open_or_create(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Arc<Inode>> {
+pub(crate) fn open_or_create(
+    fs: &Ext4,
+    path: &[u8],
+    new: &NewFile<'_>,
+    exclusive: bool,
+) -> Result<Arc<Inode>> {
     // A failure to free another inode must not fail this call: it is retried later.
     let _waits = fs.files().free_left();
-    path::at_last(&fs.state, path, !new.exclusive, |parent, names, name, found| match found {
+    path::at_last(&fs.state, path, !exclusive, |parent, names, name, found| match found {
         None => create(fs, parent, names, name, new),
-        Some(_) if new.exclusive => Err(Error::Exists),
+        Some(_) if exclusive => Err(Error::Exists),
         Some((inode, _)) => Ok(inode),
     })
+}
+
+/// Creates an inode with the name `path`, which must not exist, not even as a symbolic link. For a directory the path
+/// may end in a slash.
+///
+/// # Errors
+/// As of [`open_or_create`].
+pub(crate) fn make_at(fs: &Ext4, path: &[u8], new: &NewFile<'_>) -> Result<Arc<Inode>> {
+    let _waits = fs.files().free_left();
+    let is_directory = new.contents.kind() == FileKind::Directory;
+    at_new(&fs.state, path, is_directory, |parent, names, name| create(fs, parent, names, name, new))
+}
+
+/// Calls `act` with a directory, its names locked, and a name that does not exist in it, not even as a symbolic link.
+/// `slashes`: the path may end in slashes.
+///
+/// # Errors
+/// [`Error::Exists`]; those of resolving the path; those of `act`.
+pub(super) fn at_new<T>(
+    state: &Ext4State,
+    path: &[u8],
+    slashes: bool,
+    act: impl Fn(&Arc<Inode>, &Directories<'_>, &[u8]) -> Result<T>,
+) -> Result<T> {
+    let end = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
+    let done = path::at_last(state, &path[..end], false, |parent, names, name, found| match found {
+        Some(_) => Err(Error::Exists),
+        None if end < path.len() && !slashes => Err(Error::NotFound),
+        None => act(parent, names, name),
+    });
+    // A path without a last name leads to a directory.
+    done.map_err(|error| if matches!(error, Error::IsDirectory) { Error::Exists } else { error })
+}
+
+/// Creates an inode with a name in the directory `parent`.
+///
+/// # Errors
+/// As of [`open_or_create`]; [`Error::NotFound`] if the directory was removed.
+pub(crate) fn make_in(fs: &Ext4, parent: &Arc<Inode>, name: &[u8], new: &NewFile<'_>) -> Result<Arc<Inode>> {
+    let _waits = fs.files().free_left();
+    let names = Directories::one(parent);
+    check_free(&fs.state, parent, name)?;
+    create(fs, parent, &names, name, new)
+}
+
+/// Checks that a name can be added to a directory, whose names are locked.
+///
+/// # Errors
+/// [`Error::Exists`]; as of [`check_directory`] and [`dir::name::check`].
+pub(super) fn check_free(state: &Ext4State, parent: &Inode, name: &[u8]) -> Result<()> {
+    check_directory(state, parent)?;
+    if matches!(name, b"." | b"..") {
+        return Err(Error::Exists);
+    }
+    dir::name::check(name)?;
+    if dir::look_up(state, parent, name)?.is_some() { Err(Error::Exists) } else { Ok(()) }
 }
 
 /// Checks that names may be added to a directory.
@@ -86,18 +163,20 @@ pub(super) fn check_directory(state: &Ext4State, directory: &Inode) -> Result<()
     features::check_changes(&state.superblock)
 }
 
-/// Creates a file.
+/// Creates an inode with a name that does not exist.
 fn create(
     fs: &Ext4,
     parent: &Arc<Inode>,
     names: &Directories<'_>,
     name: &[u8],
-    new: &NewFile,
+    new: &NewFile<'_>,
 ) -> Result<Arc<Inode>> {
     let state = &fs.state;
     check_directory(state, parent)?;
     dir::name::check(name)?;
-    refuse_default_acl(state, parent)?;
+    if new.contents.kind() != FileKind::Symlink {
+        refuse_default_acl(state, parent)?;
+    }
     let files = fs.files();
     let made = loop {
         if let Some(made) = files.with_room(|| add(&files, parent, names, name, new))? {
@@ -117,19 +196,42 @@ pub(super) fn refuse_default_acl(state: &Ext4State, parent: &Inode) -> Result<()
     Err(Error::Incompatible { action: "create a file", feature })
 }
 
-/// The fields of a new file's record.
-pub(super) fn describe(state: &Ext4State, parent: &Inode, new: &NewFile) -> NewInode {
+/// The fields of a new inode's record.
+pub(super) fn describe(state: &Ext4State, parent: &Inode, new: &NewFile<'_>) -> NewInode {
     let directory = parent.disk();
-    let groups = state.superblock.default_mount_options.contains(DefaultMountOptions::BSD_GROUPS)
-        || directory.mode & SET_GROUP != 0;
+    let kind = new.contents.kind();
+    let by_mount = state.superblock.default_mount_options.contains(DefaultMountOptions::BSD_GROUPS);
+    let sets_group = directory.mode & SET_GROUP != 0;
+    let gid = if by_mount || sets_group { directory.gid } else { new.caller.gid };
+    let mask = !(new.caller.umask & 0o777) as u16;
+    let mode = match kind {
+        FileKind::Symlink => LINK_MODE,
+        FileKind::Directory => {
+            new.mode & mask & DIRECTORY_MODE | if sets_group && !by_mount { SET_GROUP } else { 0 }
+        }
+        // As in Linux, judged before the mask is applied.
+        _ if sets_group
+            && new.mode & (SET_GROUP | GROUP_EXECUTE) == SET_GROUP | GROUP_EXECUTE
+            && !new.privileged
+            && !new.caller.is_in(directory.gid) =>
+        {
+            new.mode & mask & !SET_GROUP
+        }
+        _ => new.mode & mask,
+    };
+    let inherited = match kind {
+        FileKind::Regular => INHERITED,
+        FileKind::Directory => INHERITED | INHERITED_BY_DIRECTORIES,
+        _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+    };
     let now = now();
     NewInode {
-        mode: REGULAR | (new.mode & 0o7777),
-        uid: new.uid,
-        gid: if groups { directory.gid } else { new.gid },
-        flags: directory.flags & INHERITED,
+        mode: kind.mode_bits() | mode,
+        uid: new.caller.uid,
+        gid,
+        flags: directory.flags & inherited,
         generation: RandomState::new().hash_one(now.nanoseconds) as u32,
-        links: 1,
+        links: if kind == FileKind::Directory { 2 } else { 1 },
         now,
     }
 }
@@ -153,7 +255,7 @@ pub(super) fn awaits_commit(state: &Ext4State) -> bool {
     state.unlogged.as_ref().is_some_and(Unlogged::has_freed_inode)
 }
 
-/// Creates the inode of a file in `parent`, with the project it inherits.
+/// Creates an inode in `parent`, with the project it inherits.
 pub(super) fn make(
     blocks: &mut Journaled<'_>,
     files: &Files<'_>,
@@ -177,30 +279,48 @@ fn add(
     parent: &Arc<Inode>,
     names: &Directories<'_>,
     name: &[u8],
-    new: &NewFile,
+    new: &NewFile<'_>,
 ) -> Result<Option<Ino>> {
     let state = files.state;
-    let new = describe(state, parent, new);
+    let (fields, contents) = (describe(state, parent, new), new.contents);
     let plan = EntryScope { names: &[parent], inodes: &[], makes: 1 };
-    entry::change(files, names, &plan, |step| {
+    let mut unused = None;
+    let outcome = entry::change(files, names, &plan, |step| {
         if awaits_commit(state) {
             return Ok(Ok(None));
         }
-        let mut made = match make(step.blocks, files, parent, &new) {
+        if contents.kind() == FileKind::Directory
+            && let Err(limit) = step.count_subdirectory(parent, true)
+        {
+            return Ok(Err(limit));
+        }
+        let mut made = match make(step.blocks, files, parent, &fields) {
             Ok(made) => made,
             Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
             Err(error) => return Err(error),
         };
-        match step.insert(parent, name, made.ino, FileKind::Regular) {
+        let filled = contents.fill(step.blocks, files, &mut made, parent.ino());
+        match filled.and_then(|()| step.insert(parent, name, made.ino, contents.kind())) {
             Ok(()) => Ok(Ok(Some(made.ino))),
-            // A refused name edit has changed nothing: then free the inode again, and nothing has changed. Any other
-            // error may leave a partial change.
+            // The inode is as it was made, or filled. Freeing it undoes everything: at once if it has no blocks. Any
+            // other error may leave a partial change.
             Err(error) if is_refusal(&error) => {
                 made.disk.links = 0;
-                files.space.free_inode(step.blocks, &mut made, new.now)?;
+                if made.disk.blocks_raw == 0 {
+                    files.space.free_inode(step.blocks, &mut made, fields.now)?;
+                } else {
+                    made.store(step.blocks)?;
+                    files.add_orphan(step.blocks, made.ino)?;
+                    unused = Some(made);
+                }
                 Ok(Err(error))
             }
             Err(error) => Err(error),
         }
-    })
+    });
+    if let Some(made) = unused {
+        // If freeing it fails, it is retried later: the refusal is what the caller must know.
+        let _waits = entry::end_use(files, state.nameless(state.inode_made(made)?));
+    }
+    outcome
 }

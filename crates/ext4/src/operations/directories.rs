@@ -12,6 +12,7 @@ use crate::inode::names::OwnNames;
 use crate::inode::{Ext4State, Inode};
 use parking_lot::MutexGuard;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Locked directories: see the module.
 pub(crate) struct Directories<'d> {
@@ -95,19 +96,26 @@ impl<'d> Directories<'d> {
 /// Whether a directory is an ancestor of another one. Moves must be excluded.
 fn holds(state: &Ext4State, above: &Inode, below: &Inode) -> Result<bool> {
     let (mut at, mut seen) = (below.ino(), HashSet::new());
+    let mut loaded: Option<Arc<Inode>> = None;
     while seen.insert(at) {
-        let inode = state.inode(at)?;
+        let inode = loaded.as_deref().unwrap_or(below);
         let names = inode.steady_names();
+        if inode.disk().links == 0 {
+            // It was removed, and is in no directory.
+            return Ok(false);
+        }
         let parent =
-            dir::look_up(state, &inode, b"..")?.ok_or_else(|| state.corrupt_inode(at, "no `..`"))?.ino;
-        drop(names);
+            dir::look_up(state, inode, b"..")?.ok_or_else(|| state.corrupt_inode(at, "no `..`"))?.ino;
         if parent == above.ino() {
             return Ok(true);
         }
         if parent == at {
             return Ok(false);
         }
-        at = parent;
+        // Loaded while its directory is locked, which therefore still exists and keeps it.
+        let next = state.inode(parent)?;
+        drop(names);
+        (at, loaded) = (parent, Some(next));
     }
     Err(state.corrupt_inode(below.ino(), "its parents form a cycle"))
 }

@@ -9,9 +9,11 @@
 //! | operation | directories | steps |
 //! |---|---|---|
 //! | create | one | `make`, `insert` |
+//! | make a directory | one | `count_subdirectory`, `make`, `insert` |
 //! | unlink | one | `remove`, `unlink` |
+//! | remove a directory | one and it | `count_subdirectory`, `unlink_directory`, `remove` |
 //! | replace | one | `lead`, `link` the new, `unlink` the old |
-//! | link | one | `insert`, `link` |
+//! | link | one | `link`, `insert` |
 //! | rename | two | `insert` or `lead`, `remove`, `unlink` what was replaced; a directory: `lead` its `..` |
 //! | exchange | two | `lead` twice; directories: their `..` |
 //! | whiteout | two | rename, then `make` and `insert` in place of the name |
@@ -24,16 +26,16 @@ use crate::dir;
 use crate::dir::edit::Edit as NameEdit;
 use crate::dir::map::BlockMap;
 use crate::ground::credits;
-use crate::ground::error::{Error, Result};
+use crate::ground::error::{Error, Limit, Result};
 use crate::ground::journaled::Journaled;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::{Change, Edit, edit_several};
-use crate::inode::fields::now;
+use crate::inode::fields::{LINKS_MAX, count_subdirectory, now};
 use crate::inode::metadata::FileKind;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
-use uext4_ondisk::ext4::{InodeFlags, Timestamp};
+use uext4_ondisk::ext4::{Compat, InodeFlags, Timestamp};
 
 /// Changes of names in directories with such a flag are durable when they return.
 const SYNCHRONOUS: InodeFlags =
@@ -54,7 +56,8 @@ impl EntryScope<'_> {
         let state = files.state;
         let names: u32 = self.names.iter().map(|inode| credits::name(state, files.depth(inode))).sum();
         let inodes = self.inodes.len() as u32 * (1 + orphans::CREDITS);
-        let made = 2 * credits::inode(state) + 1 + credits::groups(state, 1);
+        // The inode, a block of contents, a block of attributes, and room to undo it all.
+        let made = 2 * credits::inode(state) + 2 + credits::groups(state, 2) + orphans::CREDITS;
         names.saturating_add(inodes).saturating_add(self.makes.saturating_mul(made))
     }
 }
@@ -205,7 +208,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// orphans.
     ///
     /// # Errors
-    /// [`Limit::Links`](crate::ground::error::Limit::Links), with nothing changed.
+    /// [`Limit::Links`], with nothing changed.
     pub(crate) fn link(&mut self, inode: &Inode) -> Result<()> {
         let now = self.now;
         let draft = self.draft(inode)?;
@@ -223,6 +226,33 @@ impl<'s, 'g> Step<'s, 'g> {
         let draft = self.draft(inode)?;
         draft.remove_link()?;
         draft.stamp(now, false);
+        Ok(())
+    }
+
+    /// Adjusts the link count of a directory that gets a subdirectory (`more`), or loses one. As in Linux, only one
+    /// with a hash tree can have more than it can count.
+    ///
+    /// # Errors
+    /// [`Limit::Links`], with nothing changed.
+    pub(crate) fn count_subdirectory(&mut self, directory: &Inode, more: bool) -> Result<()> {
+        let ground = self.files.state;
+        let draft = self.draft(directory)?;
+        let indexed = ground.superblock.features.compat.contains(Compat::DIR_INDEX)
+            && draft.disk.flags.contains(InodeFlags::INDEX);
+        if more && draft.disk.links >= LINKS_MAX && !indexed {
+            return Err(Error::Limit(Limit::Links));
+        }
+        draft.disk.links = count_subdirectory(ground, draft.disk.links, more)?;
+        Ok(())
+    }
+
+    /// Takes a directory's only name and its own `.` from its link count. At the end it joins the orphans.
+    ///
+    /// # Errors
+    /// [`Error::CorruptInode`] if the count is 0, with nothing changed.
+    pub(crate) fn unlink_directory(&mut self, directory: &Inode) -> Result<()> {
+        self.unlink(directory)?;
+        self.draft(directory)?.disk.links = 0;
         Ok(())
     }
 

@@ -113,6 +113,17 @@ pub(super) fn parent(
     }
 }
 
+/// The inode that a name in a directory leads to. Symbolic links are not followed.
+///
+/// # Errors
+/// [`Error::NotFound`]; those of looking it up.
+pub(super) fn step(state: &Ext4State, directory: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
+    // While the name exists, its inode number cannot be reused.
+    let _names = directory.steady_names();
+    let found = dir::look_up(state, directory, name)?.ok_or(Error::NotFound)?;
+    state.inode(found.ino)
+}
+
 fn walk(
     state: &Ext4State,
     mut current: Arc<Inode>,

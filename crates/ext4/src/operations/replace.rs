@@ -7,13 +7,11 @@ use super::create::{self, INHERITED, NewFile};
 use super::directories::Directories;
 use super::entry::{self, EntryScope};
 use super::path::{self, Last};
-use super::unlink;
-use crate::change::{Files, orphans};
+use super::{unlink, unnamed};
+use crate::change::Files;
 use crate::dir;
-use crate::ground::credits;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
-use crate::ground::journaled::Journaled;
 use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode, check_overwrite};
@@ -34,7 +32,7 @@ pub(crate) struct Begun {
 /// [`Error::NotRegular`], [`Error::IsDirectory`]; [`Error::NotPermitted`] if the file or its directory must not change;
 /// [`Error::Incompatible`]; [`Error::NoSpace`]; [`Error::Corrupt`]; those of resolving the path. Nothing was changed
 /// then.
-pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Begun> {
+pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile<'_>) -> Result<Begun> {
     // A failure to free another inode must not fail this call: it is retried later.
     let _waits = fs.files().free_left();
     let place = path::at_last(&fs.state, path, true, |parent, _, name, found| {
@@ -50,12 +48,7 @@ pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile) -> Result<Begun> {
         Some(old) if old.disk().links == 1 => files.check_frees_all(old)?,
         Some(_) => {}
     }
-    let inode = loop {
-        if let Some(inode) = files.with_room(|| make(&files, &parent, old.as_deref(), new))? {
-            break inode;
-        }
-        fs.state.commit_all()?;
-    };
+    let inode = make(&files, &parent, old.as_deref(), new)?;
     Ok(Begun { inode, parent, name })
 }
 
@@ -78,36 +71,15 @@ fn check(
     check_overwrite(&state.superblock, old)
 }
 
-/// One handle: an inode in the orphan chain, and a block for its attributes. `None`: a commit has to come first.
-fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile) -> Result<Option<Arc<Inode>>> {
-    let state = files.state;
-    let new = crate::alloc::inode::NewInode { links: 0, ..create::describe(state, parent, new) };
-    let credits = 2 * credits::inode(state) + credits::groups(state, 2) + 2 + orphans::CREDITS;
-    let made = Journaled::run(state, credits, |blocks| {
-        if create::awaits_commit(state) {
-            return Ok(Ok(None));
-        }
+/// An inode in the orphan chain, with the attributes of `old` and a block for them.
+fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile<'_>) -> Result<Arc<Inode>> {
+    unnamed::make(files, parent, new, |blocks, made| {
+        let Some(old) = old else { return Ok(()) };
         // Read it again: it may have changed since the check.
-        let old = old.map(|old| Draft::load(&Direct(state), old.ino())).transpose()?;
-        let mut made = match create::make(blocks, files, parent, &new) {
-            Ok(made) => made,
-            Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
-            Err(error) => return Err(error),
-        };
-        if let Some(old) = old {
-            match files.copy_attributes(blocks, &old, &mut made, INHERITED) {
-                Ok(()) => made.store(blocks)?,
-                Err(error) if create::is_refusal(&error) => {
-                    files.space.free_inode(blocks, &mut made, new.now)?;
-                    return Ok(Err(error));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        files.add_orphan(blocks, made.ino)?;
-        Ok(Ok(Some(made)))
-    })??;
-    made.map(|made| Ok(state.nameless(state.inode_made(made)?))).transpose()
+        let old = Draft::load(&Direct(files.state), old.ino())?;
+        files.copy_attributes(blocks, &old, made, INHERITED)?;
+        made.store(blocks)
+    })
 }
 
 /// Gives the new file its name in one handle, taking it from the file that has it by then, which keeps its other names.

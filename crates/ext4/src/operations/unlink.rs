@@ -6,6 +6,7 @@ use super::entry::{self, EntryScope};
 use super::path;
 use crate::change::Files;
 use crate::change::free::check_frees;
+use crate::dir;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{ROOT, is_system_file};
@@ -16,7 +17,8 @@ use crate::seam::Ext4;
 use std::sync::Arc;
 use uext4_ondisk::ext4::InodeFlags;
 
-/// Removes a name of anything but a directory. After the last one, the file is freed when its last user has gone.
+/// Removes the name `path` of anything but a directory. After the last one, the file is freed when its last user has
+/// gone.
 ///
 /// # Errors
 /// [`Error::NotFound`], [`Error::IsDirectory`]; [`Error::NotPermitted`] for immutable and append-only files and
@@ -26,57 +28,81 @@ pub(crate) fn remove_file(fs: &Ext4, path: &[u8]) -> Result<()> {
     let files = fs.files();
     // A failure here must not fail this call: it is retried later.
     let _waits = files.free_left();
-    look_ahead(fs, path)?;
+    let (parent, name) = path::parent(&fs.state, &fs.state.inode(ROOT)?, path)?;
+    look_ahead(fs, &parent, &name.ok_or(Error::IsDirectory)?)?;
     let inode = path::at_last(&fs.state, path, false, |parent, names, name, found| {
         let (inode, spelling) = found.ok_or(Error::NotFound)?;
-        if inode.kind() == FileKind::Directory {
-            return Err(Error::IsDirectory);
-        }
-        if path.ends_with(b"/") {
+        if inode.kind() != FileKind::Directory && path.ends_with(b"/") {
             return Err(Error::NotDirectory);
         }
-        create::check_directory(&fs.state, parent)?;
-        check(&fs.state, parent, &inode)?;
         remove(&files, parent, names, &inode, &spelling.unwrap_or_else(|| name.to_vec()))?;
         Ok(inode)
     })?;
     entry::end_use(&files, inode)
 }
 
-/// Checks everything that freeing the file would read, if this is its last name: a damaged file keeps its name. This
-/// may take long, so no lock is held. The checks in the handle catch changes made meanwhile.
-fn look_ahead(fs: &Ext4, path: &[u8]) -> Result<()> {
+/// The same for a name in the directory `parent`.
+///
+/// # Errors
+/// As of [`remove_file`].
+pub(crate) fn remove_in(fs: &Ext4, parent: &Arc<Inode>, name: &[u8]) -> Result<()> {
     let (state, files) = (&fs.state, fs.files());
-    let (parent, name) = path::parent(state, &state.inode(ROOT)?, path)?;
-    let name = name.ok_or(Error::IsDirectory)?;
-    let inode = {
-        let _names = parent.steady_names();
-        let found = crate::dir::look_up(state, &parent, &name)?.ok_or(Error::NotFound)?;
-        state.inode(found.ino)?
-    };
-    match inode.disk().links {
-        1 if inode.kind() != FileKind::Directory => files.check_frees_all(&inode),
-        _ => Ok(()),
+    let _waits = files.free_left();
+    check_lookup(parent, name)?;
+    look_ahead(fs, parent, name)?;
+    let names = Directories::one(parent);
+    let found = dir::look_up(state, parent, name)?.ok_or(Error::NotFound)?;
+    let inode = state.inode(found.ino)?;
+    remove(&files, parent, &names, &inode, &found.spelling.unwrap_or_else(|| name.to_vec()))?;
+    drop(names);
+    entry::end_use(&files, inode)
+}
+
+/// Checks that a name can be looked up in `parent`.
+///
+/// # Errors
+/// [`Error::NotDirectory`], [`Error::NameTooLong`].
+pub(super) fn check_lookup(parent: &Inode, name: &[u8]) -> Result<()> {
+    if parent.kind() != FileKind::Directory {
+        return Err(Error::NotDirectory);
     }
+    if name.len() > dir::name::MAX { Err(Error::NameTooLong) } else { Ok(()) }
+}
+
+/// Checks everything that freeing the inode at a name would read, if this is its last name: a damaged one keeps its
+/// name. This may take long, so no lock is held. The checks in the handle catch changes made meanwhile.
+pub(super) fn look_ahead(fs: &Ext4, parent: &Inode, name: &[u8]) -> Result<()> {
+    let (state, files) = (&fs.state, fs.files());
+    let inode = path::step(state, parent, name)?;
+    if inode.disk().links == 1 || inode.kind() == FileKind::Directory {
+        files.check_frees_all(&inode)?;
+    }
+    Ok(())
+}
+
+/// Checks that the flags of both allow to remove a name of this inode from this directory.
+pub(super) fn check_flags(parent: &Inode, inode: &Inode) -> Result<()> {
+    if parent.disk().flags.contains(InodeFlags::APPEND) {
+        return Err(Error::NotPermitted("the directory is append-only"));
+    }
+    if inode.disk().flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Err(Error::NotPermitted("the file is immutable or append-only"));
+    }
+    Ok(())
 }
 
 /// Checks that a name of this file may be removed from this directory, or redirected.
 pub(super) fn check(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<()> {
-    let protected = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-    if parent.disk().flags.contains(InodeFlags::APPEND) {
-        return Err(Error::NotPermitted("the directory is append-only"));
-    }
+    check_flags(parent, inode)?;
     let disk = inode.disk();
-    if disk.flags.intersects(protected) {
-        return Err(Error::NotPermitted("the file is immutable or append-only"));
-    }
     let superblock = &state.superblock;
     if inode.ino() < superblock.geometry.first_inode() || is_system_file(superblock, inode.ino()) {
         return Err(Error::NotPermitted("an internal file of the volume"));
     }
+    let last_name = disk.links == 1 || inode.kind() == FileKind::Directory;
     match disk.links {
         0 => Err(state.corrupt_inode(inode.ino(), "a name leads to it, but its link count is 0")),
-        1 => {
+        _ if last_name => {
             let ground = Direct(state);
             check_frees(&ground, &Draft::load(&ground, inode.ino())?)
         }
@@ -84,7 +110,7 @@ pub(super) fn check(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<
     }
 }
 
-/// One handle: name, link count, and the orphan chain.
+/// One handle: name, link count, and the orphan chain. Names are locked.
 fn remove(
     files: &Files<'_>,
     parent: &Arc<Inode>,
@@ -92,6 +118,12 @@ fn remove(
     inode: &Arc<Inode>,
     name: &[u8],
 ) -> Result<()> {
+    create::check_directory(files.state, parent)?;
+    check_flags(parent, inode)?;
+    if inode.kind() == FileKind::Directory {
+        return Err(Error::IsDirectory);
+    }
+    check(files.state, parent, inode)?;
     let plan = EntryScope { names: &[parent], inodes: &[inode], makes: 0 };
     entry::change(files, names, &plan, |step| {
         step.unlink(inode)?;

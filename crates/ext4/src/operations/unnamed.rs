@@ -1,0 +1,79 @@
+//! Creates a file without a name: an orphan until it gets one.
+
+use super::create::{self, NewFile};
+use crate::alloc::inode::NewInode;
+use crate::change::{Files, orphans};
+use crate::ground::credits;
+use crate::ground::error::{Error, Result};
+use crate::ground::journaled::Journaled;
+use crate::inode::Inode;
+use crate::inode::draft::Draft;
+use crate::seam::Ext4;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Creates a file without a name, with what a file in the directory `parent` inherits (`O_TMPFILE`). It is freed with
+/// its last user, unless it gets a name ([`super::link`]).
+///
+/// # Errors
+/// As of [`create::make_in`].
+pub(crate) fn make_unnamed(fs: &Ext4, parent: &Inode, new: &NewFile<'_>) -> Result<Arc<Inode>> {
+    let (state, files) = (&fs.state, fs.files());
+    // A failure to free another inode must not fail this call: it is retried later.
+    let _waits = files.free_left();
+    create::check_directory(state, parent)?;
+    create::refuse_default_acl(state, parent)?;
+    let made = make(&files, parent, new, |_, _| Ok(()))?;
+    made.awaits_name.store(true, Ordering::Release);
+    Ok(made)
+}
+
+/// Creates the inode in one handle: an orphan, changed by `prepare`, which may allocate one block.
+///
+/// # Errors
+/// Those of `prepare`, as far as a change of names may fail with them, and [`Error::NoSpace`], with nothing changed.
+pub(super) fn make(
+    files: &Files<'_>,
+    parent: &Inode,
+    new: &NewFile<'_>,
+    mut prepare: impl FnMut(&mut Journaled<'_>, &mut Draft) -> Result<()>,
+) -> Result<Arc<Inode>> {
+    loop {
+        if let Some(made) = files.with_room(|| try_make(files, parent, new, &mut prepare))? {
+            return Ok(files.state.nameless(files.state.inode_made(made)?));
+        }
+        files.state.commit_all()?;
+    }
+}
+
+/// `None`: a commit has to come first.
+fn try_make(
+    files: &Files<'_>,
+    parent: &Inode,
+    new: &NewFile<'_>,
+    prepare: &mut impl FnMut(&mut Journaled<'_>, &mut Draft) -> Result<()>,
+) -> Result<Option<Draft>> {
+    let state = files.state;
+    let new = NewInode { links: 0, ..create::describe(state, parent, new) };
+    let credits = 2 * credits::inode(state) + credits::groups(state, 2) + 2 + orphans::CREDITS;
+    Journaled::run(state, credits, |blocks| {
+        if create::awaits_commit(state) {
+            return Ok(Ok(None));
+        }
+        let mut made = match create::make(blocks, files, parent, &new) {
+            Ok(made) => made,
+            Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
+            Err(error) => return Err(error),
+        };
+        match prepare(blocks, &mut made) {
+            Ok(()) => {}
+            Err(error) if create::is_refusal(&error) => {
+                files.space.free_inode(blocks, &mut made, new.now)?;
+                return Ok(Err(error));
+            }
+            Err(error) => return Err(error),
+        }
+        files.add_orphan(blocks, made.ino)?;
+        Ok(Ok(Some(made)))
+    })?
+}
