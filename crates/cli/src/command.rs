@@ -1,6 +1,7 @@
 //! The commands, and how one is parsed, run and reported: the same for the program and for a command under `trace`.
 
 use crate::args::Globals;
+use crate::attributes::{self, chattr, chmod, chown, touch};
 use crate::error::CliError;
 use crate::examples::cli;
 use crate::tracer::Tracer;
@@ -84,6 +85,14 @@ pub enum Command {
     Cp(cp::CpArgs),
     /// Remove files.
     Rm(rm::RmArgs),
+    /// Change the permissions of files.
+    Chmod(chmod::ChmodArgs),
+    /// Change the owner and group of files.
+    Chown(chown::ChownArgs),
+    /// Change the times of files, or create empty ones.
+    Touch(touch::TouchArgs),
+    /// Change the flags, project and generation number of files.
+    Chattr(chattr::ChattrArgs),
     /// Tell the device which blocks are free.
     Trim(trim::TrimArgs),
     /// Create a volume, as mke2fs does.
@@ -115,7 +124,7 @@ fn json_file(matches: &ArgMatches) -> Option<&Path> {
 
 /// Runs one command line (`arguments[0]` is the program) and returns its exit status.
 pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode {
-    let arguments = alone_it_is_help(arguments);
+    let arguments = attributes::mark_modes(alone_it_is_help(arguments));
     let json = asks_for_json(&arguments);
     let command = named_command(&arguments);
     let columns = help::columns();
@@ -155,6 +164,10 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
         Command::Rm(args) => rm::run(&args, globals),
+        Command::Chmod(args) => chmod::run(&args, globals),
+        Command::Chown(args) => chown::run(&args, globals),
+        Command::Touch(args) => touch::run(&args, globals),
+        Command::Chattr(args) => chattr::run(&args, globals),
         Command::Trim(args) => trim::run(&args, globals),
         Command::Mkfs(args) => mkfs::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),

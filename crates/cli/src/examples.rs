@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 43] = [
+const EXAMPLES: [Example; 51] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -41,6 +41,14 @@ const EXAMPLES: [Example; 43] = [
     ("cp notes.txt disk.img:/home", "a host file into a directory of the volume"),
     ("cp - disk.img:/home/dump.sql", "standard input as a file"),
     ("rm disk.img:/home/notes.txt", "removes the file"),
+    ("chmod 640 disk.img:/etc/shadow", "the owner reads and writes, the group reads"),
+    ("chmod -R u+rwX,go-w disk.img:/home", "a whole tree"),
+    ("chown 1000:1000 disk.img:/home/notes.txt", "by number"),
+    ("chown -R root: disk.img:/srv", "by the host's names, with the login group"),
+    ("touch disk.img:/home/new.txt", "an empty file, or the current time"),
+    ("touch -m -d 2026-11-21T05:16:27Z disk.img:/etc/fstab", "the time of the last change only"),
+    ("chattr +i disk.img:/etc/fstab", "a file that cannot be changed"),
+    ("chattr -R -p 1000 +P disk.img:/srv/share", "a tree of project 1000, which new files inherit"),
     ("trim disk.img", "punches holes in the image where the volume is free"),
     ("mkfs disk.img 64G", "creates a sparse image with the defaults of e2fsprogs"),
     ("mkfs --compat debian12 -L data /dev/nvme0n1p3", "the defaults of Debian 12, on a partition"),

@@ -9,6 +9,7 @@
 #![deny(missing_docs)]
 
 mod args;
+mod attributes;
 mod bench;
 mod cat;
 mod change;

@@ -126,9 +126,14 @@ pub fn owner() -> (u32, u32) {
 
 /// The mode that a shell would give a new file.
 pub fn new_mode() -> u32 {
+    0o666 & !umask()
+}
+
+/// The permission bits that this process does not give.
+pub fn umask() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
-    0o666 & !umask.bits()
+    umask.bits()
 }
 
 /// Parses a device without a path inside.

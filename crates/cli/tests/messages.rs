@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use uext4_testkit::{Need, VolumeBuilder, needs, oracle};
 
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 28] = [
     "info",
     "ls",
     "stat",
@@ -26,6 +26,10 @@ const COMMANDS: [&str; 24] = [
     "trace",
     "cp",
     "rm",
+    "chmod",
+    "chown",
+    "touch",
+    "chattr",
     "trim",
     "mkfs",
     "check",

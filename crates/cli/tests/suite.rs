@@ -1,5 +1,6 @@
 //! The integration tests of this crate are one program: it links once, and tests share the volumes they made.
 
+mod attributes;
 mod bench;
 mod change;
 mod check;
