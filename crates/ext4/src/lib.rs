@@ -114,6 +114,7 @@ pub use ground::options::{Atime, DEPTH_MAX, OpenOptions, QueueOptions, VolumeOpt
 pub use ground::recovered::{RecoveryInfo, RecoveryState};
 pub use inode::metadata::{FileKind, InodeFlags, Metadata, Timestamp};
 pub use inode::set_attributes::{SetAttributes, Time};
+pub use operations::rename::RenameFlags;
 pub use uext4_blockdev::spec::DeviceSpec;
 pub use uext4_blockdev::{Ask, Buffer, BufferPool, Priority, PriorityClass, QueueFacts};
 pub use uext4_iomap::{

@@ -194,7 +194,7 @@ fn handles_refuse_what_paths_refuse() {
     }
     let other = open_rw(sample_with(4096, &[]).device());
     let theirs = other.node_at("/data", true).unwrap();
-    assert!(matches!(top.link("theirs", &theirs), Err(Error::Invalid(_))));
+    assert!(matches!(top.link("theirs", &theirs), Err(Error::OtherVolume)));
     drop((top, data, theirs, other));
     volume.clone().close().unwrap();
     clean(&*device, &scratch);

@@ -19,6 +19,7 @@ pub mod plan;
 pub(crate) mod queue;
 pub(crate) mod read_dir;
 mod remove;
+mod rename;
 pub(crate) mod replace;
 pub(crate) mod shape;
 pub(crate) mod statfs;

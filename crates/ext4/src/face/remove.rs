@@ -29,13 +29,13 @@ impl Node {
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotFound`] if this directory was removed, or the inode has lost its last name;
     /// [`Error::NotPermitted`] for directories, for immutable and append-only inodes and in an immutable directory;
-    /// [`Error::OtherProject`]; [`Limit::Links`](crate::Limit::Links) if it has 65 000 names; [`Error::Invalid`] if it
-    /// belongs to another volume, or for an impossible name; and as of [`Node::create`]. Nothing was changed then.
+    /// [`Error::OtherProject`], [`Error::OtherVolume`]; [`Limit::Links`](crate::Limit::Links) if it has 65 000 names;
+    /// [`Error::Invalid`] for an impossible name; and as of [`Node::create`]. Nothing was changed then.
     pub fn link(&self, name: impl AsRef<[u8]>, inode: &Node) -> Result<()> {
         let volume = self.volume();
         volume.check_changes()?;
         if !std::ptr::eq(&*volume.shared, &**inode.held.shared()) {
-            return Err(Error::Invalid("the inode belongs to another volume".into()));
+            return Err(Error::OtherVolume);
         }
         link::link_in(&volume.shared.fs, &self.held, name.as_ref(), &inode.held)
     }

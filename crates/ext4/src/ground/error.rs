@@ -109,6 +109,9 @@ pub enum Error {
     /// The directory passes its project on to what is in it, and the file has another one.
     #[error("the file belongs to another project than the directory")]
     OtherProject,
+    /// The two nodes belong to different volumes.
+    #[error("the nodes belong to different volumes")]
+    OtherVolume,
     /// Not a regular file (a device node, pipe or socket).
     #[error("not a regular file")]
     NotRegular,
@@ -275,7 +278,7 @@ impl Error {
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,
             Error::NotEmpty => libc::ENOTEMPTY,
-            Error::OtherProject => libc::EXDEV,
+            Error::OtherProject | Error::OtherVolume => libc::EXDEV,
             Error::NotRegular
             | Error::NotSymlink
             | Error::Misaligned { .. }

@@ -10,10 +10,10 @@ use uext4_ondisk::Ino;
 /// A lock's rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// Moving directories between parents, for the operations that will do so.
+    /// Moving directories between parents.
     Moves,
-    /// Names of a directory. The order among several is known only to `inode/names.rs`.
-    Names,
+    /// Names of a directory.
+    Names(Ino),
     /// A journal handle.
     Handle,
     /// The editor of a directory's inode …
@@ -43,8 +43,7 @@ impl Taken {
     pub(crate) fn note(rank: Rank) -> Taken {
         #[cfg(debug_assertions)]
         HELD.with_borrow_mut(|held| {
-            let several = |other: Rank| other == Rank::Names && rank == Rank::Names;
-            if let Some(behind) = held.iter().find(|other| **other >= rank && !several(**other)) {
+            if let Some(behind) = held.iter().find(|other| **other >= rank) {
                 panic!("{rank:?} is taken while {behind:?} is held: against the order of locks");
             }
             held.push(rank);
@@ -79,7 +78,8 @@ mod tests {
 
     #[test]
     fn editors_come_behind_names_and_handles_directories_first_then_by_number() {
-        let _names = [Taken::note(Rank::Names), Taken::note(Rank::Names)];
+        let _moves = Taken::note(Rank::Moves);
+        let _names = [Taken::note(Rank::Names(Ino(7))), Taken::note(Rank::Names(Ino(9)))];
         let _handle = Taken::note(Rank::Handle);
         drop((Taken::note(Rank::Directory(Ino(9))), ()));
         let _directories = [Taken::note(Rank::Directory(Ino(7))), Taken::note(Rank::Directory(Ino(9)))];
@@ -97,6 +97,20 @@ mod tests {
     #[cfg_attr(debug_assertions, should_panic(expected = "against the order of locks"))]
     fn names_fail_inside_a_handle() {
         let _handle = Taken::note(Rank::Handle);
-        let _names = Taken::note(Rank::Names);
+        let _names = Taken::note(Rank::Names(Ino(2)));
+    }
+
+    #[test]
+    #[cfg_attr(debug_assertions, should_panic(expected = "against the order of locks"))]
+    fn names_with_a_lower_number_fail_behind_those_with_a_higher() {
+        let _first = Taken::note(Rank::Names(Ino(12)));
+        let _second = Taken::note(Rank::Names(Ino(11)));
+    }
+
+    #[test]
+    #[cfg_attr(debug_assertions, should_panic(expected = "against the order of locks"))]
+    fn moves_fail_behind_names() {
+        let _names = Taken::note(Rank::Names(Ino(12)));
+        let _moves = Taken::note(Rank::Moves);
     }
 }

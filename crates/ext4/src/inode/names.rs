@@ -20,14 +20,14 @@ pub(crate) struct OwnNames<'i> {
 impl Inode {
     /// Locks the names shared. A thread holds at most one of these, and no [`OwnNames`] besides.
     pub(crate) fn steady_names(&self) -> SteadyNames<'_> {
-        let _taken = Taken::note(Rank::Names);
+        let _taken = Taken::note(Rank::Names(self.ino()));
         SteadyNames { _guard: self.names.read(), _taken }
     }
 
-    /// Locks the names for changing them. Only `operations/directories.rs` takes several directories, in its own order;
-    /// everyone else takes one.
+    /// Locks the names for changing them. Only `operations/directories.rs` takes several directories, in ascending
+    /// number; everyone else takes one.
     pub(crate) fn own_names(&self) -> OwnNames<'_> {
-        let _taken = Taken::note(Rank::Names);
+        let _taken = Taken::note(Rank::Names(self.ino()));
         OwnNames { inode: self, _guard: self.names.write(), _taken }
     }
 }

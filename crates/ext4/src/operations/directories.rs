@@ -1,90 +1,38 @@
-//! Locks the directories whose names an operation changes, in the one order (`docs/internals/locks.md`).
+//! Locks the directories whose names an operation changes.
 //!
-//! - One: its names.
-//! - Two: an ancestor before its descendant, otherwise the lower number first. Ancestry changes only when a directory
-//!   moves to another parent, and whoever locks two different directories excludes such moves (`Ext4State::moves`).
-//! - More: a directory that is moved or replaced comes after the two parents.
+//! Several are always locked in ascending inode number, wherever they are in the tree: so threads cannot wait for one
+//! another in a circle (`docs/internals/locks.md` has the proof). An operation that also needs the names of a directory
+//! that it finds by a name (one that is removed, replaced or moved) looks the name up, locks all of them, and looks it
+//! up again: it may lead elsewhere by then.
+//!
+//! Where directories are in the tree matters to those operations only that move one to another parent. [`Moves`]
+//! excludes all others of that kind.
 
 use crate::dir;
-use crate::ground::error::{Error, Result};
+use crate::ground::error::Result;
 use crate::ground::order::{Rank, Taken};
 use crate::inode::names::OwnNames;
 use crate::inode::{Ext4State, Inode};
 use parking_lot::MutexGuard;
 use std::collections::HashSet;
-use std::sync::Arc;
+use uext4_ondisk::Ino;
 
 /// Locked directories: see the module.
 pub(crate) struct Directories<'d> {
-    // Unlocked before `moves`.
     locked: Vec<OwnNames<'d>>,
-    moves: Option<(MutexGuard<'d, ()>, Taken)>,
-}
-
-/// How two directories are related.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kin {
-    Same,
-    /// The first one is an ancestor of the second.
-    Above,
-    /// The second one is an ancestor of the first.
-    Below,
-    Apart,
 }
 
 impl<'d> Directories<'d> {
     /// Locks the names of one directory.
     pub(crate) fn one(directory: &'d Inode) -> Directories<'d> {
-        Directories { locked: vec![directory.own_names()], moves: None }
+        Directories { locked: vec![directory.own_names()] }
     }
 
-    /// Locks the names of two directories, which may be the same, and returns how they are related. The caller holds no
-    /// lock.
-    ///
-    /// # Errors
-    /// [`Error::CorruptInode`] if the chain of parents of one is damaged, and those of looking up `..`.
-    pub(crate) fn two(
-        state: &'d Ext4State,
-        first: &'d Inode,
-        second: &'d Inode,
-    ) -> Result<(Directories<'d>, Kin)> {
-        if first.ino() == second.ino() {
-            return Ok((Directories::one(first), Kin::Same));
-        }
-        let taken = Taken::note(Rank::Moves);
-        let moves = Some((state.moves.lock(), taken));
-        let kin = if holds(state, first, second)? {
-            Kin::Above
-        } else if holds(state, second, first)? {
-            Kin::Below
-        } else {
-            Kin::Apart
-        };
-        let first_leads = match kin {
-            Kin::Above | Kin::Same => true,
-            Kin::Below => false,
-            Kin::Apart => first.ino() < second.ino(),
-        };
-        let (leading, behind) = if first_leads { (first, second) } else { (second, first) };
-        Ok((Directories { locked: vec![leading.own_names(), behind.own_names()], moves }, kin))
-    }
-
-    /// Also locks the names of directories inside the locked ones: one that is removed or moved, or one that is
-    /// replaced. None of them may be an ancestor of a locked one.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if this makes three while moves are not excluded: lock two with [`Directories::two`], which
-    /// excludes them.
-    pub(crate) fn and(&mut self, children: &[&'d Inode]) -> Result<()> {
-        let mut children: Vec<&'d Inode> =
-            children.iter().copied().filter(|child| !self.are_of(child)).collect();
-        children.sort_unstable_by_key(|child| child.ino());
-        children.dedup_by_key(|child| child.ino());
-        if self.moves.is_none() && self.locked.len() + children.len() > 2 {
-            return Err(Error::Invalid("names of three directories while others may move".into()));
-        }
-        self.locked.extend(children.into_iter().map(Inode::own_names));
-        Ok(())
+    /// Locks the names of several directories, each once, however often it is given. The caller holds no names.
+    pub(crate) fn several(directories: impl IntoIterator<Item = &'d Inode>) -> Directories<'d> {
+        let mut directories: Vec<&'d Inode> = directories.into_iter().collect();
+        in_order(&mut directories, |directory| directory.ino());
+        Directories { locked: directories.into_iter().map(Inode::own_names).collect() }
     }
 
     /// Whether the names of this directory are locked.
@@ -93,29 +41,49 @@ impl<'d> Directories<'d> {
     }
 }
 
-/// Whether a directory is an ancestor of another one. Moves must be excluded.
-fn holds(state: &Ext4State, above: &Inode, below: &Inode) -> Result<bool> {
-    let (mut at, mut seen) = (below.ino(), HashSet::new());
-    let mut loaded: Option<Arc<Inode>> = None;
-    while seen.insert(at) {
-        let inode = loaded.as_deref().unwrap_or(below);
-        let names = inode.steady_names();
-        if inode.disk().links == 0 {
-            // It was removed, and is in no directory.
-            return Ok(false);
-        }
-        let parent =
-            dir::look_up(state, inode, b"..")?.ok_or_else(|| state.corrupt_inode(at, "no `..`"))?.ino;
-        if parent == above.ino() {
-            return Ok(true);
-        }
-        if parent == at {
-            return Ok(false);
-        }
-        // Loaded while its directory is locked, which therefore still exists and keeps it.
-        let next = state.inode(parent)?;
-        drop(names);
-        (at, loaded) = (parent, Some(next));
+/// The order in which directories are locked.
+pub(crate) fn in_order<D>(directories: &mut Vec<D>, number: impl Fn(&D) -> Ino) {
+    directories.sort_unstable_by_key(&number);
+    directories.dedup_by_key(|directory| number(directory));
+}
+
+/// While this is held, nobody else moves a directory to another parent.
+pub(crate) struct Moves<'d> {
+    state: &'d Ext4State,
+    _guard: MutexGuard<'d, ()>,
+    _taken: Taken,
+}
+
+impl<'d> Moves<'d> {
+    /// Waits until no directory is being moved. The caller holds no lock.
+    pub(crate) fn exclude(state: &'d Ext4State) -> Moves<'d> {
+        let taken = Taken::note(Rank::Moves);
+        Moves { state, _guard: state.moves.lock(), _taken: taken }
     }
-    Err(state.corrupt_inode(below.ino(), "its parents form a cycle"))
+
+    /// Whether a directory is another one or inside it. The caller holds no names. If the directory has a name when the
+    /// caller locks its names later, the answer still holds; else it may be wrong or an error.
+    ///
+    /// # Errors
+    /// [`Error::CorruptInode`](crate::Error::CorruptInode) if the chain of its parents is damaged; those of looking up
+    /// `..`.
+    pub(crate) fn is_inside(&self, inner: &Inode, outer: &Inode) -> Result<bool> {
+        let (state, mut seen) = (self.state, HashSet::new());
+        let mut at = inner.ino();
+        while at != outer.ino() {
+            if !seen.insert(at) {
+                return Err(state.corrupt_inode(inner.ino(), "its parents form a cycle"));
+            }
+            let directory = state.inode(at)?;
+            let names = directory.steady_names();
+            let parent = dir::look_up(state, &directory, b"..")?;
+            drop(names);
+            let parent = parent.ok_or_else(|| state.corrupt_inode(at, "no `..`"))?.ino;
+            if parent == at {
+                return Ok(false);
+            }
+            at = parent;
+        }
+        Ok(true)
+    }
 }

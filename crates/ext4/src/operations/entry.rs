@@ -14,15 +14,15 @@
 //! | remove a directory | one and it | `count_subdirectory`, `unlink_directory`, `remove` |
 //! | replace | one | `lead`, `link` the new, `unlink` the old |
 //! | link | one | `link`, `insert` |
-//! | rename | two | `insert` or `lead`, `remove`, `unlink` what was replaced; a directory: `lead` its `..` |
-//! | exchange | two | `lead` twice; directories: their `..` |
-//! | whiteout | two | rename, then `make` and `insert` in place of the name |
+//! | rename | two | `insert` or `lead`, `remove`, `unlink` what is replaced; of a directory that moves, `lead_parent` |
+//! | exchange | two | `lead` twice; of directories that move, `lead_parent` |
+//! | whiteout | two | `make`, rename, but `lead` instead of `remove` |
 //!
 //! Every check that can refuse comes before the first change: a later error aborts the volume (`Journaled::run`).
 
 use super::directories::Directories;
+use crate::alloc::shared::Nodes;
 use crate::change::{Files, orphans};
-use crate::dir;
 use crate::dir::edit::Edit as NameEdit;
 use crate::dir::map::BlockMap;
 use crate::ground::credits;
@@ -78,6 +78,9 @@ impl<'p> Part<'p> {
         Part { links: edit.disk.links, edit, names: false, touched: false }
     }
 }
+
+/// The names of a directory being edited.
+type NamesOf<'n, 'g> = NameEdit<'n, Journaled<'g>, BlockMap<'n, Nodes<'n>>>;
 
 /// An operation's access to names and records inside the handle.
 pub(crate) struct Step<'s, 'g> {
@@ -178,7 +181,7 @@ impl<'s, 'g> Step<'s, 'g> {
         self.edit_names(from, |names| names.remove(name, ino))
     }
 
-    /// Makes a name lead to another inode; also for `..`.
+    /// Makes a name lead to another inode.
     ///
     /// # Errors
     /// As of [`NameEdit::set`], with nothing changed.
@@ -186,22 +189,54 @@ impl<'s, 'g> Step<'s, 'g> {
         self.edit_names(of, |names| names.set(name, ino, Some(kind)))
     }
 
+    /// Makes `..` of a directory that moves lead to its new parent. That is no change of its contents to its users.
+    ///
+    /// # Errors
+    /// As of [`NameEdit::set`], with nothing changed.
+    pub(crate) fn lead_parent(&mut self, of: &Inode, parent: Ino) -> Result<()> {
+        self.with_names(of, |names| names.set(b"..", parent, Some(FileKind::Directory)))?;
+        self.draft(of).map(drop)
+    }
+
+    /// The inode that a name leads to, `..` included. An edit of the same name reads nothing else, so it cannot find
+    /// damage that this does not find.
+    ///
+    /// # Errors
+    /// As of [`NameEdit::open`]; [`Error::Corrupt`].
+    pub(crate) fn find(&mut self, within: &Inode, name: &[u8]) -> Result<Option<Ino>> {
+        Ok(self.with_names(within, |names| names.get(name))?.map(|found| found.ino))
+    }
+
+    /// Whether a directory has no names but `.` and `..`.
+    ///
+    /// # Errors
+    /// As of [`NameEdit::open`]; [`Error::Corrupt`].
+    pub(crate) fn is_empty(&mut self, directory: &Inode) -> Result<bool> {
+        self.with_names(directory, |names| names.is_empty())
+    }
+
     fn edit_names(
         &mut self,
         directory: &Inode,
-        edit: impl FnOnce(
-            &mut NameEdit<'_, Journaled<'g>, BlockMap<'_, crate::alloc::shared::Nodes<'_>>>,
-        ) -> Result<()>,
+        edit: impl FnOnce(&mut NamesOf<'_, 'g>) -> Result<()>,
     ) -> Result<()> {
+        self.with_names(directory, edit)?;
+        self.part(directory)?.names = true;
+        Ok(())
+    }
+
+    fn with_names<T>(
+        &mut self,
+        directory: &Inode,
+        work: impl FnOnce(&mut NamesOf<'_, 'g>) -> Result<T>,
+    ) -> Result<T> {
         debug_assert!(self.directories.are_of(directory), "names of {} are not locked", directory.ino());
         let ino = directory.ino();
         let missing = || Error::Invalid(format!("inode {ino} is not in the plan of the operation"));
         let part = self.parts.iter_mut().find(|part| part.edit.ino == ino).ok_or_else(missing)?;
         let mut space = self.files.space.open();
         let mut map = BlockMap::new(&mut space);
-        edit(&mut dir::edit::Edit::open(&mut *self.blocks, &mut map, &mut part.edit)?)?;
-        part.names = true;
-        Ok(())
+        work(&mut NameEdit::open(&mut *self.blocks, &mut map, &mut part.edit)?)
     }
 
     /// Increments the link count of an inode of the plan. At the end, an inode that got its first name leaves the

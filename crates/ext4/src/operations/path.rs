@@ -93,9 +93,22 @@ pub(super) fn at_last<T>(
     Err(Error::TooManyLinks)
 }
 
+/// As [`any_parent`], and the name is not too long.
+pub(super) fn parent(
+    state: &Ext4State,
+    start: &Arc<Inode>,
+    path: &[u8],
+) -> Result<(Arc<Inode>, Option<Vec<u8>>)> {
+    let (directory, last) = any_parent(state, start, path)?;
+    match &last {
+        Some(name) if name.len() > dir::name::MAX => Err(Error::NameTooLong),
+        _ => Ok((directory, last)),
+    }
+}
+
 /// The parent directory of `path`, and its last name. `None` for a path that ends in `.` or `..`, or is the root. Paths
 /// start at the root, or in `start` if they have no leading slash.
-pub(super) fn parent(
+pub(crate) fn any_parent(
     state: &Ext4State,
     start: &Arc<Inode>,
     path: &[u8],
@@ -103,9 +116,6 @@ pub(super) fn parent(
     let start = if path.starts_with(b"/") { state.inode(ROOT)? } else { start.clone() };
     let mut names: Vec<Vec<u8>> = components(path).collect();
     let last = names.pop().filter(|name| !matches!(name.as_slice(), b"." | b".."));
-    if last.as_ref().is_some_and(|name| name.len() > dir::name::MAX) {
-        return Err(Error::NameTooLong);
-    }
     let directory = walk(state, start, &names.join(&b'/'), true, None)?;
     match directory.kind() {
         FileKind::Directory => Ok((directory, last)),

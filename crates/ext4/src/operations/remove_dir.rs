@@ -5,6 +5,7 @@ use super::directories::Directories;
 use super::entry::{self, EntryScope};
 use super::path;
 use super::unlink;
+use crate::change::Files;
 use crate::dir::list::Listing;
 use crate::dir::{self, DirEntry};
 use crate::ground::error::{Error, Result};
@@ -63,29 +64,42 @@ pub(crate) fn remove_in(fs: &Ext4, parent: &Arc<Inode>, name: &[u8]) -> Result<(
     if let Some(error) = dots(name) {
         return Err(error);
     }
-    unlink::look_ahead(fs, parent, name)?;
-    let removed;
-    {
-        let mut names = Directories::one(parent);
+    let removed = loop {
+        let removed = unlink::look_ahead(fs, parent, name)?;
+        let names = Directories::several([&**parent, &*removed]);
         let found = dir::look_up(state, parent, name)?.ok_or(Error::NotFound)?;
-        removed = state.inode(found.ino)?;
-        create::check_directory(state, parent)?;
-        unlink::check_flags(parent, &removed)?;
-        if removed.kind() != FileKind::Directory {
-            return Err(Error::NotDirectory);
+        if found.ino != removed.ino() {
+            // Somebody else made it lead elsewhere in between.
+            continue;
         }
-        names.and(&[&removed])?;
-        check(state, parent, &removed)?;
-        let name = found.spelling.as_deref().unwrap_or(name);
-        let plan = EntryScope { names: &[parent], inodes: &[&removed], makes: 0 };
-        entry::change(&files, &names, &plan, |step| {
-            step.count_subdirectory(parent, false)?;
-            step.unlink_directory(&removed)?;
-            step.remove(parent, name, removed.ino())?;
-            Ok(Ok(()))
-        })?;
-    }
+        remove(&files, parent, &names, &removed, found.spelling.as_deref().unwrap_or(name))?;
+        drop(names);
+        break removed;
+    };
     entry::end_use(&files, removed)
+}
+
+/// One handle: name, link counts, and the orphan chain. The names of both are locked.
+fn remove(
+    files: &Files<'_>,
+    parent: &Arc<Inode>,
+    names: &Directories<'_>,
+    removed: &Arc<Inode>,
+    name: &[u8],
+) -> Result<()> {
+    create::check_directory(files.state, parent)?;
+    unlink::check_flags(parent, removed)?;
+    if removed.kind() != FileKind::Directory {
+        return Err(Error::NotDirectory);
+    }
+    check(files.state, parent, removed)?;
+    let plan = EntryScope { names: &[parent], inodes: &[removed], makes: 0 };
+    entry::change(files, names, &plan, |step| {
+        step.count_subdirectory(parent, false)?;
+        step.unlink_directory(removed)?;
+        step.remove(parent, name, removed.ino())?;
+        Ok(Ok(()))
+    })
 }
 
 /// Removes a directory with everything in it. Symbolic links are removed, not followed.

@@ -70,14 +70,15 @@ pub(super) fn check_lookup(parent: &Inode, name: &[u8]) -> Result<()> {
 }
 
 /// Checks everything that freeing the inode at a name would read, if this is its last name: a damaged one keeps its
-/// name. This may take long, so no lock is held. The checks in the handle catch changes made meanwhile.
-pub(super) fn look_ahead(fs: &Ext4, parent: &Inode, name: &[u8]) -> Result<()> {
+/// name. This may take long, so no lock is held. The checks in the handle catch changes made meanwhile. Returns the
+/// inode.
+pub(super) fn look_ahead(fs: &Ext4, parent: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
     let (state, files) = (&fs.state, fs.files());
     let inode = path::step(state, parent, name)?;
     if inode.disk().links == 1 || inode.kind() == FileKind::Directory {
         files.check_frees_all(&inode)?;
     }
-    Ok(())
+    Ok(inode)
 }
 
 /// Checks that the flags of both allow to remove a name of this inode from this directory.
@@ -91,14 +92,11 @@ pub(super) fn check_flags(parent: &Inode, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a name of this file may be removed from this directory, or redirected.
+/// Checks that a name of this file may be removed from this directory, or redirected, and that the file can be freed if
+/// it is the last one.
 pub(super) fn check(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<()> {
-    check_flags(parent, inode)?;
+    check_protection(state, parent, inode)?;
     let disk = inode.disk();
-    let superblock = &state.superblock;
-    if inode.ino() < superblock.geometry.first_inode() || is_system_file(superblock, inode.ino()) {
-        return Err(Error::NotPermitted("an internal file of the volume"));
-    }
     let last_name = disk.links == 1 || inode.kind() == FileKind::Directory;
     match disk.links {
         0 => Err(state.corrupt_inode(inode.ino(), "a name leads to it, but its link count is 0")),
@@ -108,6 +106,16 @@ pub(super) fn check(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that nothing protects a name of this inode in this directory.
+pub(super) fn check_protection(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<()> {
+    check_flags(parent, inode)?;
+    let superblock = &state.superblock;
+    if inode.ino() < superblock.geometry.first_inode() || is_system_file(superblock, inode.ino()) {
+        return Err(Error::NotPermitted("an internal file of the volume"));
+    }
+    Ok(())
 }
 
 /// One handle: name, link count, and the orphan chain. Names are locked.

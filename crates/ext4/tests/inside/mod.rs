@@ -7,6 +7,7 @@ mod bodies;
 mod damage;
 mod dir_map;
 mod heartbeat;
+mod lock_model;
 mod map;
 mod space;
 mod two_directories;

@@ -1,5 +1,5 @@
 //! Operations on the names of two directories and on several inodes, by threads that name them in all orders: nobody
-//! waits for ever, and e2fsck finds nothing.
+//! waits for ever, and e2fsck finds nothing. What renames of files do not wait for.
 
 use super::{device, image, open_device};
 use crate::change::Files;
@@ -8,9 +8,9 @@ use crate::dir;
 use crate::ground::error::Result;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
-use crate::operations::directories::{Directories, Kin};
+use crate::operations::directories::{Directories, Moves};
 use crate::operations::entry::{self, EntryScope};
-use crate::{OpenOptions, Volume};
+use crate::{Error, OpenOptions, Volume};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -74,20 +74,25 @@ impl House {
             1 => (rng.pick(&self.directories[STAY.len()..]), rng.pick(&self.directories[..STAY.len()])),
             _ => (self.any(rng), self.any(rng)),
         };
-        let (names, kin) = Directories::two(self.state(), from, to).unwrap();
-        assert_eq!(kin == Kin::Same, Arc::ptr_eq(from, to));
+        let names = Directories::several([&**from, &**to]);
         self.between(rng, &names, from, to)
     }
 
-    /// As when a directory is removed: its parent's names first, then its own. Nobody keeps moves out.
+    /// As when a directory is removed: found by its name, and looked up again once it is locked with its parent.
     fn child(&self, rng: &mut Rng) -> bool {
         let parent = rng.pick(&self.directories[..STAY.len()]);
-        let mut names = Directories::one(parent);
         let first = rng.below(4) as usize;
-        let found = (0..MOVE.len()).find_map(|n| self.look_up(parent, MOVE[(first + n) % MOVE.len()]));
-        let Some(child) = found else { return false };
+        let look = |name| {
+            let _names = parent.steady_names();
+            self.look_up(parent, name).map(|child| (name, child))
+        };
+        let found = (0..MOVE.len()).find_map(|n| look(MOVE[(first + n) % MOVE.len()]));
+        let Some((name, child)) = found else { return false };
         let known = self.directories.iter().find(|known| known.ino() == child.ino()).unwrap();
-        names.and(&[known]).unwrap();
+        let names = Directories::several([&**parent, &**known]);
+        if !self.look_up(parent, name).is_some_and(|child| Arc::ptr_eq(&child, known)) {
+            return false;
+        }
         let (from, to) = if rng.below(2) == 0 { (parent, known) } else { (known, parent) };
         self.between(rng, &names, from, to)
     }
@@ -138,17 +143,25 @@ impl House {
         let stay = &self.directories[..STAY.len()];
         let (from, to) = (rng.pick(stay), rng.pick(stay));
         let name = *rng.pick(&MOVE);
-        let (mut names, kin) = Directories::two(self.state(), from, to).unwrap();
-        let Some(moved) = self.look_up(from, name).filter(|_| kin != Kin::Same) else { return false };
+        if Arc::ptr_eq(from, to) {
+            return false;
+        }
+        let _moves = Moves::exclude(self.state());
+        let found = {
+            let _names = from.steady_names();
+            self.look_up(from, name)
+        };
+        // It stays there while moves are excluded.
+        let Some(moved) = found else { return false };
         let moved = self.directories.iter().find(|known| known.ino() == moved.ino()).unwrap();
-        names.and(&[moved]).unwrap();
+        let names = Directories::several([&**from, &**to, &**moved]);
         let plan = EntryScope { names: &[from, moved, to], inodes: &[], makes: 0 };
         entry::change(&self.files(), &names, &plan, |step| {
             step.insert(to, name.as_bytes(), moved.ino(), FileKind::Directory)?;
             step.remove(from, name.as_bytes(), moved.ino())?;
-            step.lead(moved, b"..", to.ino(), FileKind::Directory)?;
-            step.draft(from)?.remove_link()?;
-            step.draft(to)?.add_link()?;
+            step.lead_parent(moved, to.ino())?;
+            step.count_subdirectory(from, false)?;
+            step.count_subdirectory(to, true)?;
             Ok(Ok(()))
         })
         .unwrap();
@@ -261,4 +274,39 @@ fn threads_that_name_two_directories_and_several_inodes_in_any_order_end() {
         super::save_device(&device, &path);
         oracle::e2fsck_clean(&path);
     }
+}
+
+/// While a directory is being moved, files are renamed between directories, and directories within one.
+#[test]
+fn only_directories_that_move_to_another_parent_wait_for_each_other() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let (device, house) = house("has_journal");
+    let volume = &house.volume;
+    std::thread::scope(|scope| {
+        let moves = Moves::exclude(house.state());
+        let (tell, told) = channel();
+        scope.spawn(move || {
+            volume.rename("/a/file-0", "/b/file-0").unwrap();
+            volume.rename("/b/e/file-1", "/a/c/d/new").unwrap();
+            volume.rename("/a/m0", "/a/n0").unwrap();
+            tell.send("files").unwrap();
+        });
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "files");
+        let (tell, told) = channel();
+        scope.spawn(move || {
+            volume.rename("/a/n0", "/b/n0").unwrap();
+            tell.send("a directory").unwrap();
+        });
+        assert_eq!(told.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout));
+        drop(moves);
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "a directory");
+    });
+    assert!(matches!(volume.metadata("/a/n0"), Err(Error::NotFound)));
+    let House { volume, directories, .. } = house;
+    drop(directories);
+    volume.close().unwrap();
+    let scratch = Scratch::new(32 << 20);
+    let path = scratch.file("volume.img");
+    super::save_device(&device, &path);
+    oracle::e2fsck_clean(&path);
 }
