@@ -30,6 +30,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// Nanoseconds of a time for `uext4_utimens`: the current time, as `UTIME_NOW`.
+#define UEXT4_TIME_NOW 1073741823
+
+// Nanoseconds of a time for `uext4_utimens`: the time stays, as `UTIME_OMIT`.
+#define UEXT4_TIME_OMIT 1073741822
+
+// `uext4_access`: execute a file, or look up names in a directory.
+#define UEXT4_ACCESS_EXECUTE 1
+
+// `uext4_access`: write a file, or change names in a directory.
+#define UEXT4_ACCESS_WRITE 2
+
+// `uext4_access`: read a file, or list a directory.
+#define UEXT4_ACCESS_READ 4
+
 // The file is read.
 #define UEXT4_READ 1
 
@@ -139,6 +154,12 @@
 // Writes leave set-user-id and set-group-id alone.
 #define UEXT4_OPEN_KEEP_SET_ID 32
 
+// Reads set the time of the last access where the file changed since, or after a day.
+#define UEXT4_OPEN_RELATIME 64
+
+// Every read sets the time of the last access.
+#define UEXT4_OPEN_STRICT_ATIME 128
+
 // A directory being read.
 struct uext4_dir;
 
@@ -162,6 +183,18 @@ struct uext4_time {
   uint32_t nanoseconds;
   // Not used, 0.
   uint32_t reserved;
+};
+
+// A user who asks.
+struct uext4_caller {
+  // User.
+  uint32_t uid;
+  // Group.
+  uint32_t gid;
+  // Supplementary groups; NULL if there are none.
+  const uint32_t *groups;
+  // How many.
+  size_t group_count;
 };
 
 // Attributes of a file, as `statx` has them.
@@ -301,6 +334,49 @@ struct uext4_counter {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Sets the permissions of a file (`07777`). A symbolic link has none (`-EOPNOTSUPP` with `follow` 0). Durable after
+// `uext4_fsync` of the file, or `uext4_sync`; so are all changes of attributes.
+int32_t uext4_chmod(struct uext4_volume *volume,
+                    const char *name,
+                    uint32_t mode,
+                    int32_t follow);
+
+// Sets owner and group of a file; `UINT32_MAX` leaves one as it is. Strips set-user-id, set-group-id and capabilities.
+int32_t uext4_chown(struct uext4_volume *volume,
+                    const char *name,
+                    uint32_t uid,
+                    uint32_t gid,
+                    int32_t follow);
+
+// Sets the times of the last access (`times[0]`) and of the last change of the contents (`times[1]`), both to now if
+// `times` is NULL. `nanoseconds` may be `UEXT4_TIME_NOW` or `UEXT4_TIME_OMIT`.
+int32_t uext4_utimens(struct uext4_volume *volume,
+                      const char *name,
+                      const struct uext4_time *times,
+                      int32_t follow);
+
+// Sets the flags of a file (`FS_…_FL`, `chattr`): take those of `uext4_stat` and change some. Differences in flags
+// that users cannot set are ignored.
+int32_t uext4_set_flags(struct uext4_volume *volume,
+                        const char *name,
+                        uint32_t flags,
+                        int32_t follow);
+
+// Sets the project of a file, on volumes that have projects.
+int32_t uext4_set_project(struct uext4_volume *volume,
+                          const char *name,
+                          uint32_t project,
+                          int32_t follow);
+
+// Whether a user may do something with a file, by its permissions and access control list, or as root: 0, or
+// `-EACCES`. `access` holds `UEXT4_ACCESS_…`; 0 asks whether the file exists. Directories on the way to the file are
+// not checked. No other call checks rights.
+int32_t uext4_access(struct uext4_volume *volume,
+                     const char *name,
+                     const struct uext4_caller *caller,
+                     uint32_t access,
+                     int32_t follow);
 
 // What the last failed call of this thread says of its failure: a line of text, empty if none failed. It stays valid
 // until the next call of this thread that fails.

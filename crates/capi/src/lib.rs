@@ -7,11 +7,12 @@
 //! - `handle.rs`: what stands behind a handle, so that a wrong one is an error
 //! - `call.rs`: results and errors of calls; no panic leaves it
 //! - `border.rs`: C's pointers become references
-//! - `volume.rs`, `file.rs`, `names.rs`, `queue.rs`, `replace.rs`: the calls
+//! - `volume.rs`, `file.rs`, `names.rs`, `attributes.rs`, `queue.rs`, `replace.rs`: the calls
 #![deny(missing_docs)]
 #![allow(non_camel_case_types, reason = "names as C has them")]
 #![allow(clippy::missing_safety_doc, reason = "the header's head has the rules of pointers")]
 
+mod attributes;
 mod border;
 mod call;
 mod file;
@@ -21,6 +22,7 @@ mod queue;
 mod replace;
 mod volume;
 
+pub use attributes::*;
 pub use call::{uext4_last_error, uext4_last_error_block, uext4_last_error_inode};
 pub use file::*;
 pub use names::*;

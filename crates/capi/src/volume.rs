@@ -7,7 +7,7 @@ use std::ffi::c_char;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 use std::time::Duration;
-use uext4::{DeviceSpec, Stats, Switches, Volume, VolumeOptions};
+use uext4::{Atime, DeviceSpec, Stats, Switches, Volume, VolumeOptions};
 
 /// An open volume.
 pub struct uext4_volume(());
@@ -27,7 +27,12 @@ pub const UEXT4_OPEN_DISCARD: u32 = 16;
 /// Writes leave set-user-id and set-group-id alone.
 pub const UEXT4_OPEN_KEEP_SET_ID: u32 = 32;
 
-const OPEN_FLAGS: u32 = (UEXT4_OPEN_KEEP_SET_ID << 1) - 1;
+/// Reads set the time of the last access where the file changed since, or after a day.
+pub const UEXT4_OPEN_RELATIME: u32 = 64;
+/// Every read sets the time of the last access.
+pub const UEXT4_OPEN_STRICT_ATIME: u32 = 128;
+
+const OPEN_FLAGS: u32 = (UEXT4_OPEN_STRICT_ATIME << 1) - 1;
 
 /// How a volume is opened. Zeros mean the defaults.
 #[repr(C)]
@@ -148,7 +153,12 @@ fn options_of(given: &uext4_options) -> Result<VolumeOptions> {
         .background(has(UEXT4_OPEN_BACKGROUND))
         .reserved(has(UEXT4_OPEN_RESERVED))
         .discard(has(UEXT4_OPEN_DISCARD))
-        .keep_set_id(has(UEXT4_OPEN_KEEP_SET_ID));
+        .keep_set_id(has(UEXT4_OPEN_KEEP_SET_ID))
+        .atime(match (has(UEXT4_OPEN_STRICT_ATIME), has(UEXT4_OPEN_RELATIME)) {
+            (true, _) => Atime::Strict,
+            (false, true) => Atime::Relatime,
+            (false, false) => Atime::Off,
+        });
     if given.commit_interval_ms > 0 {
         options = options.commit_interval(Duration::from_millis(u64::from(given.commit_interval_ms)));
     }

@@ -247,6 +247,59 @@ static void names(void)
     IS(uext4_unlink(volume, "/"), -EISDIR);
 }
 
+static void attributes(void)
+{
+    struct uext4_file *file;
+    struct uext4_stat facts;
+    struct uext4_time times[2] = {{.seconds = 1000, .nanoseconds = 7}, {.nanoseconds = UEXT4_TIME_OMIT}};
+    uint32_t groups[2] = {5, 6}, flags;
+    struct uext4_caller owner = {.uid = 3, .gid = 9}, other = {.uid = 4, .gid = 9}, root = {0};
+    struct uext4_caller member = {.uid = 4, .gid = 9, .groups = groups, .group_count = 2};
+    struct uext4_caller wrong = {.group_count = 1};
+
+    IS(uext4_file_open(volume, "/attributes", UEXT4_WRITE | UEXT4_CREATE, 0600, NULL, &file), 0);
+    IS(uext4_chmod(volume, "/attributes", 06755, 1), 0);
+    IS(uext4_chmod(volume, "/attributes", 0100644, 1), -EINVAL);
+    IS(uext4_chmod(volume, "/link", 0600, 0), -EOPNOTSUPP);
+    IS(uext4_chmod(volume, "/none", 0600, 1), -ENOENT);
+    IS(uext4_chmod(volume, NULL, 0600, 1), -EFAULT);
+    IS(uext4_chmod(NULL, "/attributes", 0600, 1), -EINVAL);
+    IS(uext4_chown(volume, "/attributes", 3, 5, 1), 0);
+    IS(uext4_chown(volume, "/attributes", UINT32_MAX, 6, 1), 0);
+    IS(uext4_utimens(volume, "/attributes", times, 1), 0);
+    IS(uext4_fstat(file, &facts), 0);
+    CHECK((facts.mode & 07777) == 0755 && facts.uid == 3 && facts.gid == 6);
+    CHECK(facts.accessed.seconds == 1000 && facts.accessed.nanoseconds == 7 && facts.modified.seconds > 1000);
+    times[0].nanoseconds = 1000000000;
+    IS(uext4_utimens(volume, "/attributes", times, 1), -EINVAL);
+    IS(uext4_utimens(volume, "/attributes", NULL, 1), 0);
+    IS(uext4_fstat(file, &facts), 0);
+    CHECK(facts.accessed.seconds > 1000);
+
+    IS(uext4_chmod(volume, "/attributes", 0640, 1), 0);
+    IS(uext4_access(volume, "/attributes", &owner, UEXT4_ACCESS_READ | UEXT4_ACCESS_WRITE, 1), 0);
+    IS(uext4_access(volume, "/attributes", &other, UEXT4_ACCESS_READ, 1), -EACCES);
+    IS(uext4_access(volume, "/attributes", &member, UEXT4_ACCESS_READ, 1), 0);
+    IS(uext4_access(volume, "/attributes", &member, UEXT4_ACCESS_WRITE, 1), -EACCES);
+    IS(uext4_access(volume, "/attributes", &root, UEXT4_ACCESS_EXECUTE, 1), -EACCES);
+    IS(uext4_access(volume, "/attributes", &other, 0, 1), 0);
+    IS(uext4_access(volume, "/attributes", &wrong, 0, 1), -EFAULT);
+    IS(uext4_access(volume, "/attributes", NULL, 0, 1), -EFAULT);
+    IS(uext4_access(volume, "/attributes", &other, 8, 1), -EINVAL);
+
+    IS(uext4_fstat(file, &facts), 0);
+    flags = facts.flags;
+    IS(uext4_set_flags(volume, "/attributes", flags | 0x10 /* FS_IMMUTABLE_FL */, 1), 0);
+    IS(uext4_pwrite_any(file, "no", 2, 0, 0), -EPERM);
+    IS(uext4_unlink(volume, "/attributes"), -EPERM);
+    IS(uext4_set_flags(volume, "/attributes", flags, 1), 0);
+    IS(uext4_set_flags(volume, "/attributes", flags | 0x4000 /* FS_JOURNAL_DATA_FL */, 1), -EOPNOTSUPP);
+    IS(uext4_set_project(volume, "/attributes", 0, 1), 0);
+    IS(uext4_set_project(volume, "/attributes", UINT32_MAX, 1), -EINVAL);
+    IS(uext4_file_close(file), 0);
+    IS(uext4_unlink(volume, "/attributes"), 0);
+}
+
 /* Whether the file at this name is SIZE bytes, all FILL. */
 static int is_whole(const char *name, char fill, int64_t size)
 {
@@ -524,6 +577,7 @@ int main(int count, char **arguments)
     volumes(arguments[1]);
     wrong_handles();
     files();
+    attributes();
     names();
     replacements();
     queues();
