@@ -29,7 +29,7 @@ const FLOOR_EXTENTS: f64 = 200.0;
 
 /// The last recorded count of each measurement. More than a twentieth above it fails, because a distant floor hides the
 /// cost of a change. Whoever improves one of them, or worsens it on purpose, records the new figure here.
-const RECORDED: [(&str, f64); 9] = [
+const RECORDED: [(&str, f64); 12] = [
     ("cached 4 KiB queued read", 179.0),
     ("cached 4 KiB queued write", 164.0),
     ("cached 4 KiB queued dsync", 164.0),
@@ -39,6 +39,9 @@ const RECORDED: [(&str, f64); 9] = [
     ("queued 4 KiB read among 10^6 extents instead of in 1, more by", 193.0),
     ("queued 4 KiB write among 10^6 extents", 524.0),
     ("4 KiB append", 38700.0),
+    ("attributes by a path of 2 names", 1299.0),
+    ("an absent name", 1006.0),
+    ("open and close by a path of 2 names", 1549.0),
 ];
 
 /// The variable that tells the second process what to do: `WORKLOAD IMAGE`.
@@ -228,6 +231,48 @@ fn reads_among_a_million_extents() {
     }
 }
 
+/// Names that were looked up before. No goal: the figures are there to be compared.
+#[test]
+fn remembered_names() {
+    needs!(Need::Tool("valgrind"), Need::Tool("mke2fs"));
+    let (dir, image) = image("known.img");
+    for (workload, what) in KNOWN {
+        let count = count(workload, "measured_known", &image, dir.path());
+        report_allocating(what, &count, count.total, f64::NAN, f64::INFINITY);
+        for function in ["::search", "crc32c"] {
+            assert!(count.of(function) < 1.0, "{what}: a block of the directory was searched");
+        }
+    }
+}
+
+/// Workloads that look names up again, and what they count.
+const KNOWN: [(&str, &str); 3] = [
+    ("known-attributes", "attributes by a path of 2 names"),
+    ("known-absent", "an absent name"),
+    ("known-open", "open and close by a path of 2 names"),
+];
+
+#[inline(never)]
+fn measured_known(volume: &Volume, workload: &str) {
+    match workload {
+        "known-attributes" => drop(black_box(volume.metadata("/lost+found/file")).expect("attributes")),
+        "known-absent" => drop(black_box(volume.metadata("/lost+found/absent")).expect_err("absent")),
+        _ => {
+            let options = OpenOptions::new().read(true);
+            drop(black_box(volume.open_file("/lost+found/file", options)).expect("open"));
+        }
+    }
+}
+
+fn known(workload: &str, image: &str) {
+    let volume = Volume::open(&format!("null:{image}"), VolumeOptions::read_write()).expect("open");
+    let options = OpenOptions::new().write(true).create_new(true);
+    let kept = volume.open_file("/lost+found/file", options).expect("made");
+    volume.metadata("/lost+found/absent").expect_err("absent");
+    (0..CALLS).for_each(|_| measured_known(&volume, workload));
+    drop(kept);
+}
+
 /// Unlinked open files must cost nothing to operations on other files.
 #[test]
 fn making_and_removing_files_beside_files_without_a_name() {
@@ -315,6 +360,7 @@ fn child() {
         "extents-queued-scattered" => queued_reads("/scattered", SCATTERED, image),
         "extents-queued-write" => queued_writes("/scattered", SCATTERED, image),
         "append" => appending(image),
+        "known-attributes" | "known-absent" | "known-open" => known(workload, image),
         _ => match NAMELESS.iter().find(|(name, _)| *name == workload) {
             Some((_, nameless)) => names(image, *nameless),
             None => mapped(workload, image),

@@ -43,6 +43,7 @@ mod inline;
 mod journal_damage;
 mod kernel_volumes;
 mod kill;
+mod known_names;
 mod large;
 mod lifetime;
 mod listing;

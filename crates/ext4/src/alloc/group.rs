@@ -12,7 +12,7 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{Ground, is_system_file};
 use std::ops::Range;
-use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags};
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// Clusters checked against the zones at a time when a bitmap is created.
@@ -272,23 +272,46 @@ pub(crate) fn sound_block_bitmap(blocks: &impl Blocks, group: Group) -> Result<(
     Ok((descriptor, bitmap))
 }
 
-/// The descriptor and the inode bitmap of a group whose counts agree with its bitmap: no inode is in use past the
-/// initialized part of the table.
+/// Calls `look` with the inode bitmap of a group, whose counts agree with it: no inode is in use past the initialized
+/// part of the table.
 ///
 /// # Errors
 /// As of [`sound_block_bitmap`].
-pub(crate) fn sound_inode_bitmap(blocks: &impl Blocks, group: Group) -> Result<(GroupDescriptor, Vec<u8>)> {
-    let descriptor = descriptor(blocks, group)?;
-    let bitmap = inode_bitmap(blocks, group, &descriptor)?;
-    let inodes = blocks.ground().superblock.geometry.inodes_per_group();
-    if free_bits(&bitmap, inodes) != descriptor.free_inodes {
+pub(crate) fn look_at_inodes<T>(
+    blocks: &impl Blocks,
+    group: Group,
+    descriptor: &GroupDescriptor,
+    look: impl FnOnce(&[u8]) -> T,
+) -> Result<T> {
+    let superblock = &blocks.ground().superblock;
+    if descriptor.inodes_uninitialised(superblock) {
+        let bitmap = inode_bitmap(blocks, group, descriptor)?;
+        check_inode_bitmap(superblock, group, descriptor, &bitmap)?;
+        return Ok(look(&bitmap));
+    }
+    blocks.work(superblock.geometry.block_size() as usize)?;
+    let verify = |bytes: &[u8]| {
+        descriptor.verify_inode_bitmap(bytes, group, superblock)?;
+        check_inode_bitmap(superblock, group, descriptor, bytes)
+    };
+    blocks.look_verified(descriptor.inode_bitmap, verify, look)
+}
+
+/// Checks that a bitmap agrees with the counts of its descriptor.
+fn check_inode_bitmap(
+    superblock: &Superblock,
+    group: Group,
+    descriptor: &GroupDescriptor,
+    bitmap: &[u8],
+) -> Result<()> {
+    let inodes = superblock.geometry.inodes_per_group();
+    if free_bits(bitmap, inodes) != descriptor.free_inodes {
         return Err(corrupt(CorruptKind::GroupDescriptorField("free_inodes_count"), group));
     }
-    let written = descriptor.initialised_inodes(&blocks.ground().superblock);
-    if used_bits(&bitmap, written..inodes) > 0 {
+    if used_bits(bitmap, descriptor.initialised_inodes(superblock)..inodes) > 0 {
         return Err(corrupt(CorruptKind::GroupDescriptorField("itable_unused"), group));
     }
-    Ok((descriptor, bitmap))
+    Ok(())
 }
 
 /// The group of an inode, and its index there.
@@ -319,7 +342,8 @@ pub(crate) fn inode_used(blocks: &impl Blocks, ino: Ino) -> Result<bool> {
 /// [`Error::Corrupt`], and those of the body.
 pub(crate) fn check_inode_used(blocks: &impl Blocks, ino: Ino) -> Result<()> {
     let (group, index) = place_of_inode(blocks, ino)?;
-    match bit(&sound_inode_bitmap(blocks, group)?.1, index) {
+    let descriptor = descriptor(blocks, group)?;
+    match look_at_inodes(blocks, group, &descriptor, |bitmap| bit(bitmap, index))? {
         true => Ok(()),
         false => Err(Corrupt::from(CorruptKind::InodeFree).in_group(group).in_inode(ino).into()),
     }
@@ -337,24 +361,42 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
     if ino < superblock.geometry.first_inode() || is_system_file(superblock, ino) {
         return Err(Error::NotPermitted("an internal file of the volume"));
     }
-    let (mut descriptor, mut bitmap) = sound_inode_bitmap(blocks, group)?;
-    if bit(&bitmap, index) == used {
+    let mut descriptor = descriptor(blocks, group)?;
+    if look_at_inodes(blocks, group, &descriptor, |bitmap| bit(bitmap, index))? == used {
         let kind = if used { CorruptKind::InodeInUse } else { CorruptKind::InodeFree };
         return Err(Corrupt::from(kind).in_group(group).in_inode(ino).into());
     }
-    put_bit(&mut bitmap, index, used);
+    // Descriptors of a damaged volume may share a bitmap, which was checked against one of them.
+    let inodes = superblock.geometry.inodes_per_group();
+    let free =
+        if used { descriptor.free_inodes.checked_sub(1) } else { descriptor.free_inodes.checked_add(1) };
+    let free = free.filter(|free| *free <= inodes);
+    let free = free.ok_or_else(|| corrupt(CorruptKind::GroupDescriptorField("free_inodes_count"), group))?;
     let directories = match (directory, used) {
         (false, _) => Some(descriptor.used_dirs),
         (true, true) => descriptor.used_dirs.checked_add(1),
         (true, false) => descriptor.used_dirs.checked_sub(1),
     };
     let wrong = || corrupt(CorruptKind::GroupDescriptorField("used_dirs_count"), group);
-    let inodes = used_bits(&bitmap, 0..superblock.geometry.inodes_per_group());
-    descriptor.used_dirs = directories.filter(|directories| *directories <= inodes).ok_or_else(wrong)?;
+    descriptor.used_dirs =
+        directories.filter(|directories| *directories <= inodes - free).ok_or_else(wrong)?;
+    if descriptor.inodes_uninitialised(superblock) {
+        let mut bitmap = inode_bitmap(blocks, group, &descriptor)?;
+        put_bit(&mut bitmap, index, used);
+        if used {
+            reach(blocks, &mut descriptor, index)?;
+        }
+        return Changed { group, descriptor, blocks: None, inodes: Some(bitmap) }.store(blocks);
+    }
     if used {
         reach(blocks, &mut descriptor, index)?;
     }
-    Changed { group, descriptor, blocks: None, inodes: Some(bitmap) }.store(blocks)
+    descriptor.free_inodes = free;
+    let place = descriptor.inode_bitmap;
+    blocks.change(place, |bytes| put_bit(bytes, index, used))?;
+    let superblock = &blocks.ground().superblock;
+    blocks.look(place, |bytes| descriptor.set_inode_bitmap_csum(bytes, superblock))??;
+    store_descriptor(blocks, group, &descriptor)
 }
 
 /// Extends the initialized part of the table to include a record.

@@ -5,9 +5,7 @@
 
 use super::Space;
 use super::bits::{free_runs, put_bits};
-use super::group::{
-    self, Changed, SEARCH_WORK, descriptor, mark_used, sound_block_bitmap, sound_inode_bitmap,
-};
+use super::group::{self, Changed, SEARCH_WORK, descriptor, look_at_inodes, mark_used, sound_block_bitmap};
 use super::masks::Masks;
 use super::orders::Orders;
 use super::runs::Runs;
@@ -260,15 +258,16 @@ impl Allocator {
         let geometry = &blocks.ground().superblock.geometry;
         let inodes = geometry.inodes_per_group();
         for group in around(blocks.ground(), near) {
-            if descriptor(blocks, group)?.free_inodes == 0 {
+            let descriptor = descriptor(blocks, group)?;
+            if descriptor.free_inodes == 0 {
                 continue;
             }
-            let (_, bitmap) = sound_inode_bitmap(blocks, group)?;
-            blocks.work(bitmap.len())?;
+            blocks.work(geometry.block_size() as usize)?;
             let before = group.get() * inodes;
             let reserved = geometry.first_inode().get().saturating_sub(1 + before);
-            if let Some(run) = free_runs(&bitmap, reserved..inodes).next() {
-                return Ok(Ino(before + run.start + 1));
+            let first = |bitmap: &[u8]| free_runs(bitmap, reserved..inodes).next().map(|run| run.start);
+            if let Some(index) = look_at_inodes(blocks, group, &descriptor, first)? {
+                return Ok(Ino(before + index + 1));
             }
         }
         Err(Error::NoSpace)

@@ -79,11 +79,16 @@ impl<B: Blocks, M: DirMap> Rows for Edit<'_, B, M> {
         &self.shape
     }
 
-    fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T> {
+    fn bytes<T>(
+        &self,
+        number: u32,
+        verify: impl FnOnce(Pblk, &[u8]) -> Result<()>,
+        look: impl FnOnce(Pblk, &[u8]) -> Result<T>,
+    ) -> Result<T> {
         let physical = self.map.find(self.blocks, self.draft, Lblk(number))?;
         let physical = physical.ok_or_else(|| rows::missing(self.shape.ino, number, "not allocated"))?;
         self.blocks.work(self.shape.format.block_size as usize)?;
-        self.blocks.look(physical, |bytes| look(physical, bytes))?
+        self.blocks.look_verified(physical, |bytes| verify(physical, bytes), |bytes| look(physical, bytes))?
     }
 }
 

@@ -37,7 +37,7 @@ use crate::inode::metadata::FileKind;
 use crate::map::metadata_block;
 use name::Wanted;
 use rows::{Rows, Shape};
-use uext4_ondisk::ext4::Superblock;
+use uext4_ondisk::ext4::{InodeFlags, Superblock};
 use uext4_ondisk::{Ino, Pblk};
 
 /// One entry of a directory.
@@ -96,10 +96,16 @@ impl Rows for Directory<'_> {
         &self.shape
     }
 
-    fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T> {
+    fn bytes<T>(
+        &self,
+        number: u32,
+        verify: impl FnOnce(Pblk, &[u8]) -> Result<()>,
+        look: impl FnOnce(Pblk, &[u8]) -> Result<T>,
+    ) -> Result<T> {
         let physical = metadata_block(self.state, self.inode, number)?;
         let physical = physical.ok_or_else(|| rows::missing(self.inode.ino(), number, "not allocated"))?;
-        look(Pblk(physical), &self.state.cache.read(physical)?)
+        let place = Pblk(physical);
+        look(place, &self.state.cache.get_or_verify(physical, |bytes| verify(place, bytes))?)
     }
 }
 
@@ -134,12 +140,23 @@ pub(crate) struct Found {
     pub(crate) spelling: Option<Vec<u8>>,
 }
 
-/// Finds a name in a directory: nothing, not even `.`, in one that was removed.
+/// Finds a name in a directory, whose names are locked: nothing, not even `.`, in one that was removed.
 pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
     // A removed directory has no names. Its `..` may lead to a number that was reused.
     if inode.disk().links == 0 {
         return Ok(None);
     }
+    if let Some(answer) = state.names.get(inode.directory_id(), name) {
+        return Ok(answer.map(|ino| Found { ino, spelling: None }));
+    }
+    let found = search(state, inode, name)?;
+    if !inode.disk().flags.contains(InodeFlags::CASEFOLD) {
+        state.names.put(inode.directory_id(), name, found.as_ref().map(|found| found.ino));
+    }
+    Ok(found)
+}
+
+fn search(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
     if inline::is_inline(inode) {
         return inline::look_up(state, inode, name);
     }

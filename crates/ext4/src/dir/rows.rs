@@ -58,6 +58,13 @@ impl Shape {
     }
 }
 
+impl Shape {
+    fn block<'b>(&'b self, bytes: &'b [u8], number: u32, physical: Pblk) -> Block<'b> {
+        let kind = DirBlockKind::of(bytes, self.indexed, Lblk(number), &self.format);
+        Block { bytes, kind, number, physical, shape: self }
+    }
+}
+
 /// A block of a directory, its checksum verified.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'b> {
@@ -69,6 +76,18 @@ pub(super) struct Block<'b> {
 }
 
 impl<'b> Block<'b> {
+    /// Checks its checksum.
+    fn verify(&self) -> Result<()> {
+        if !self.shape.format.checksums {
+            return Ok(());
+        }
+        let checked = match self.kind {
+            DirBlockKind::Linear => verify_dir_checksum(self.bytes, self.shape.seed),
+            _ => verify_htree_checksum(self.bytes, self.kind, self.shape.seed),
+        };
+        checked.map_err(|corrupt| self.corrupt(corrupt))
+    }
+
     /// Adds the place to a fault.
     pub(super) fn corrupt(&self, corrupt: impl Into<Corrupt>) -> Error {
         let corrupt = corrupt.into().in_inode(self.shape.ino);
@@ -105,8 +124,14 @@ pub(super) trait Rows {
 
     fn shape(&self) -> &Shape;
 
-    /// Calls `look` with a block and its location. The block must be inside the directory.
-    fn bytes<T>(&self, number: u32, look: impl FnOnce(Pblk, &[u8]) -> Result<T>) -> Result<T>;
+    /// Calls `look` with a block that `verify` accepts, and its location. The block must be inside the directory.
+    /// `verify` may run only once per load of the block.
+    fn bytes<T>(
+        &self,
+        number: u32,
+        verify: impl FnOnce(Pblk, &[u8]) -> Result<()>,
+        look: impl FnOnce(Pblk, &[u8]) -> Result<T>,
+    ) -> Result<T>;
 
     /// Calls `look` with a block whose checksum is verified.
     fn block<T>(&self, number: u32, look: impl FnOnce(&Block<'_>) -> Result<T>) -> Result<T> {
@@ -114,18 +139,8 @@ pub(super) trait Rows {
         if number >= shape.blocks {
             return Err(missing(shape.ino, number, "past the end"));
         }
-        self.bytes(number, |physical, bytes| {
-            let kind = DirBlockKind::of(bytes, shape.indexed, Lblk(number), &shape.format);
-            let block = Block { bytes, kind, number, physical, shape };
-            if shape.format.checksums {
-                let checked = match kind {
-                    DirBlockKind::Linear => verify_dir_checksum(bytes, shape.seed),
-                    _ => verify_htree_checksum(bytes, kind, shape.seed),
-                };
-                checked.map_err(|corrupt| block.corrupt(corrupt))?;
-            }
-            look(&block)
-        })
+        let verify = |physical, bytes: &[u8]| shape.block(bytes, number, physical).verify();
+        self.bytes(number, verify, |physical, bytes| look(&shape.block(bytes, number, physical)))
     }
 
     /// Whether a name may be in a block to which its hash does not lead. For some months of 2024, kernels folded names

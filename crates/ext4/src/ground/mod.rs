@@ -19,8 +19,8 @@ pub(crate) mod groups;
 mod io_error;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod journaled;
+pub(crate) mod known;
 pub(crate) mod lifetime;
-
 pub(crate) mod options;
 pub(crate) mod order;
 pub(crate) mod primary;

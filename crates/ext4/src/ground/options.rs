@@ -28,6 +28,7 @@ pub struct VolumeOptions {
     pub(crate) metadata_budget: u64,
     pub(crate) map_budget: usize,
     pub(crate) inode_budget: usize,
+    pub(crate) name_budget: usize,
     pub(crate) keeps_set_id: bool,
     pub(crate) atime: Atime,
     pub(crate) commit_interval: Duration,
@@ -48,6 +49,7 @@ impl VolumeOptions {
             metadata_budget: 64 << 20,
             map_budget: 64 << 20,
             inode_budget: 8 << 20,
+            name_budget: 8 << 20,
             keeps_set_id: false,
             atime: Atime::Off,
             commit_interval: Duration::from_secs(5),
@@ -98,6 +100,13 @@ impl VolumeOptions {
     #[must_use]
     pub fn inode_budget(mut self, bytes: usize) -> Self {
         self.inode_budget = bytes;
+        self
+    }
+
+    /// Most bytes of names kept in memory after they were looked up, absent ones too (8 MiB unless set; 0 keeps none).
+    #[must_use]
+    pub fn name_budget(mut self, bytes: usize) -> Self {
+        self.name_budget = bytes;
         self
     }
 

@@ -6,6 +6,7 @@ use super::options::Atime;
 use super::recovered::RecoveryInfo;
 use super::unlogged::Unlogged;
 use super::zones::SystemZones;
+use crate::ground::known::KnownNames;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use uext4_buffer::BufferCache;
@@ -18,6 +19,8 @@ pub(crate) struct Ground {
     pub(crate) superblock: Superblock,
     pub(crate) cache: BufferCache,
     pub(crate) zones: SystemZones,
+    /// Names that were looked up.
+    pub(crate) names: KnownNames,
     /// Free clusters by the descriptors when the volume was opened.
     pub(crate) free_clusters: u64,
     pub(crate) map_budget: usize,

@@ -21,6 +21,7 @@ use super::leave::{Leave, Leavers};
 use super::{Inode, refuse_value};
 use crate::ground::error::Result;
 use crate::ground::state::Ground;
+use foldhash::fast::RandomState;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
@@ -140,9 +141,9 @@ struct Shard {
 
 #[derive(Default)]
 struct Table {
-    entries: HashMap<Ino, Entry>,
+    entries: HashMap<Ino, Entry, RandomState>,
     /// Inodes without a name, kept alive by their users only.
-    nameless: HashMap<Ino, Weak<Inode>>,
+    nameless: HashMap<Ino, Weak<Inode>, RandomState>,
     /// By turn, least recently used first: in use or pinned when last examined …
     used: BTreeMap<u64, Ino>,
     /// … and referenced by the cache only.

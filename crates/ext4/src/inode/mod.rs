@@ -20,6 +20,7 @@ mod tests;
 pub(crate) use cache::Ext4State;
 
 use crate::ground::error::{Error, Result};
+use crate::ground::known::DirectoryId;
 use crate::ground::state::{Ground, is_system_file};
 use access::LastAccess;
 use core::InodeValue;
@@ -46,6 +47,8 @@ pub struct Inode {
     editing: Mutex<()>,
     /// Lock of a directory's names: see `names.rs`.
     names: RwLock<()>,
+    /// Of a directory: where its names are known by (`ground/known.rs`).
+    directory_id: DirectoryId,
     /// Where pointer blocks of an indirect map were found.
     pub(crate) pointer_places: PointerPlaces,
     /// First byte of the record on the volume.
@@ -66,6 +69,11 @@ impl Inode {
     /// Number.
     pub(crate) fn ino(&self) -> Ino {
         self.ino
+    }
+
+    /// The number under which the names of a directory are known.
+    pub(crate) fn directory_id(&self) -> DirectoryId {
+        self.directory_id
     }
 
     /// It lost its last name: `leave` is dropped with it.

@@ -7,6 +7,7 @@ use super::draft::Draft;
 use super::metadata::{FileKind, Metadata};
 use super::places::PointerPlaces;
 use crate::ground::error::{Error, Result};
+use crate::ground::known::DirectoryId;
 use crate::ground::state::Ground;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -71,6 +72,10 @@ impl Ground {
         let core = Mutex::new(Arc::new(InodeValue::new(self, ino, disk, record, Told::default())));
         let pointer_places = PointerPlaces::default();
         let (editing, names) = (Mutex::new(()), RwLock::new(()));
+        let directory_id = match kind {
+            FileKind::Directory => self.names.directory(),
+            _ => DirectoryId::NONE,
+        };
         let (times_looked_at, leave) = (Mutex::new(None), Mutex::new(None));
         let awaits_name = AtomicBool::new(false);
         Inode {
@@ -79,6 +84,7 @@ impl Ground {
             core,
             editing,
             names,
+            directory_id,
             pointer_places,
             position,
             last_access: LastAccess::default(),

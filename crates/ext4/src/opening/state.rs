@@ -4,6 +4,7 @@ use super::{journal, mmp};
 use crate::change::orphans::survey;
 use crate::ground::error::Result;
 use crate::ground::features;
+use crate::ground::known::KnownNames;
 use crate::ground::lifetime::Written;
 use crate::ground::options::{Atime, VolumeOptions};
 use crate::ground::recovered::RecoveryInfo;
@@ -56,6 +57,7 @@ pub(super) fn bare(
         mmp: mmp::read(&*device, &superblock)?,
         superblock,
         cache: BufferCache::new(device, &cache_options)?,
+        names: KnownNames::new(options.name_budget),
         map_budget: options.map_budget,
         journal: None,
         unlogged: None,

@@ -69,13 +69,15 @@ struct Part<'p> {
     names: bool,
     /// Something else in it changed.
     touched: bool,
+    /// Its blocks changed.
+    grown: bool,
     /// Link count at the start of the step.
     links: u16,
 }
 
 impl<'p> Part<'p> {
     fn new(edit: Edit<'p>) -> Part<'p> {
-        Part { links: edit.disk.links, edit, names: false, touched: false }
+        Part { links: edit.disk.links, edit, names: false, touched: false, grown: false }
     }
 }
 
@@ -170,7 +172,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// As of [`NameEdit::insert`], with nothing changed.
     pub(crate) fn insert(&mut self, into: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
-        self.edit_names(into, |names| names.insert(name, ino, Some(kind)))
+        self.edit_names(into, name, Some(ino), |names| names.insert(name, ino, Some(kind)))
     }
 
     /// Removes a name that leads to `ino`.
@@ -178,7 +180,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// As of [`NameEdit::remove`], with nothing changed.
     pub(crate) fn remove(&mut self, from: &Inode, name: &[u8], ino: Ino) -> Result<()> {
-        self.edit_names(from, |names| names.remove(name, ino))
+        self.edit_names(from, name, None, |names| names.remove(name, ino))
     }
 
     /// Makes a name lead to another inode.
@@ -186,7 +188,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// As of [`NameEdit::set`], with nothing changed.
     pub(crate) fn lead(&mut self, of: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
-        self.edit_names(of, |names| names.set(name, ino, Some(kind)))
+        self.edit_names(of, name, Some(ino), |names| names.set(name, ino, Some(kind)))
     }
 
     /// Makes `..` of a directory that moves lead to its new parent. That is no change of its contents to its users.
@@ -194,6 +196,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// As of [`NameEdit::set`], with nothing changed.
     pub(crate) fn lead_parent(&mut self, of: &Inode, parent: Ino) -> Result<()> {
+        self.files.state.names.forget(of.directory_id(), b"..");
         self.with_names(of, |names| names.set(b"..", parent, Some(FileKind::Directory)))?;
         self.draft(of).map(drop)
     }
@@ -218,10 +221,21 @@ impl<'s, 'g> Step<'s, 'g> {
     fn edit_names(
         &mut self,
         directory: &Inode,
+        name: &[u8],
+        answer: Option<Ino>,
         edit: impl FnOnce(&mut NamesOf<'_, 'g>) -> Result<()>,
     ) -> Result<()> {
+        let known = &self.files.state.names;
+        known.forget(directory.directory_id(), name);
+        let shape = |part: &Part<'_>| (part.edit.disk.size, part.edit.disk.i_block);
+        let before = shape(self.part(directory)?);
         self.with_names(directory, edit)?;
-        self.part(directory)?.names = true;
+        let part = self.part(directory)?;
+        part.names = true;
+        part.grown |= before != shape(part);
+        if !part.edit.disk.flags.contains(InodeFlags::CASEFOLD) {
+            known.put(directory.directory_id(), name, answer);
+        }
         Ok(())
     }
 
@@ -295,14 +309,16 @@ impl<'s, 'g> Step<'s, 'g> {
     fn finish(self) -> Result<Vec<(Ino, bool)>> {
         let Step { blocks, files, parts, now, .. } = self;
         let mut moved = Vec::new();
-        for Part { mut edit, names, touched, links } in parts {
+        for Part { mut edit, names, touched, grown, links } in parts {
             if names {
                 edit.stamp(now, true);
                 edit.count_version();
-                // A directory that grew has blocks that its cached mapping shows as holes.
                 let mut known = edit.inode().state.map.lock();
                 edit.store(blocks, Change::Data)?;
-                known.forget();
+                if grown {
+                    // It has blocks that its cached mapping shows as holes.
+                    known.forget();
+                }
             } else if touched {
                 // Of a file with its first name any sync covers the name, as of one that was just created.
                 let first = links == 0 && edit.disk.links > 0;

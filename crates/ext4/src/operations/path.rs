@@ -9,14 +9,13 @@ use crate::inode::Ext4State;
 use crate::inode::Inode;
 use crate::inode::metadata::FileKind;
 use crate::map;
-use std::collections::VecDeque;
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
 
 /// Symbolic links followed on one walk, as Linux (`MAXSYMLINKS`).
 const LINKS_MAX: u32 = 40;
-/// Most components pending on one walk. A path has at most 4096 bytes in the kernel, and each link may add as many.
-const PENDING_MAX: usize = 4096 * 8;
 
 /// The directories and names from the root to the walk's position, with links and `..` resolved.
 #[derive(Default)]
@@ -114,9 +113,11 @@ pub(crate) fn any_parent(
     path: &[u8],
 ) -> Result<(Arc<Inode>, Option<Vec<u8>>)> {
     let start = if path.starts_with(b"/") { state.inode(ROOT)? } else { start.clone() };
-    let mut names: Vec<Vec<u8>> = components(path).collect();
-    let last = names.pop().filter(|name| !matches!(name.as_slice(), b"." | b".."));
-    let directory = walk(state, start, &names.join(&b'/'), true, None)?;
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let slash = path[..end].iter().rposition(|&byte| byte == b'/');
+    let (before, last) = path[..end].split_at(slash.map_or(0, |slash| slash + 1));
+    let last = Some(last).filter(|name| !matches!(*name, b"" | b"." | b"..")).map(<[u8]>::to_vec);
+    let directory = walk(state, start, before, true, None)?;
     match directory.kind() {
         FileKind::Directory => Ok((directory, last)),
         _ => Err(Error::NotDirectory),
@@ -141,10 +142,12 @@ fn walk(
     follow_last: bool,
     mut trail: Option<&mut Trail>,
 ) -> Result<Arc<Inode>> {
-    let mut pending: VecDeque<Vec<u8>> = components(path).collect();
-    let must_be_directory = path.ends_with(b"/");
-    let mut links = 0;
-    while let Some(name) = pending.pop_front() {
+    // The rest of the walk: of the path, or of a link's target and what came after the link.
+    let mut rest = Cow::Borrowed(path);
+    let (mut at, mut links) = (0, 0);
+    while let Some(component) = next_component(&rest, at) {
+        at = component.end;
+        let name = &rest[component];
         if current.kind() != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
@@ -156,13 +159,17 @@ fn walk(
         }
         // While the name exists, its inode number cannot be reused.
         let names = current.steady_names();
-        let found = dir::look_up(state, &current, &name)?.ok_or(Error::NotFound)?;
+        let found = dir::look_up(state, &current, name)?.ok_or(Error::NotFound)?;
         let next = state.inode(found.ino)?;
         drop(names);
-        let last = pending.is_empty() && !must_be_directory;
-        if next.kind() != FileKind::Symlink || last && !follow_last {
+        if next.kind() != FileKind::Symlink || at == rest.len() && !follow_last {
             if let Some(trail) = &mut trail {
-                trail.step(state, current.ino(), found.spelling.unwrap_or(name), next.ino())?;
+                trail.step(
+                    state,
+                    current.ino(),
+                    found.spelling.unwrap_or_else(|| name.to_vec()),
+                    next.ino(),
+                )?;
             }
             current = next;
             continue;
@@ -171,28 +178,28 @@ fn walk(
         if links > LINKS_MAX {
             return Err(Error::TooManyLinks);
         }
-        let target = read_link(state, &next)?;
+        let mut target = read_link(state, &next)?;
         if target.starts_with(b"/") {
             current = state.inode(ROOT)?;
             if let Some(trail) = &mut trail {
                 trail.steps.clear();
             }
         }
-        for component in components(&target).collect::<Vec<_>>().into_iter().rev() {
-            pending.push_front(component);
-        }
-        if pending.len() > PENDING_MAX {
-            return Err(Error::TooManyLinks);
-        }
+        target.extend_from_slice(&rest[at..]);
+        (rest, at) = (Cow::Owned(target), 0);
     }
-    if must_be_directory && current.kind() != FileKind::Directory {
+    // A slash at the end demands a directory.
+    if rest.ends_with(b"/") && current.kind() != FileKind::Directory {
         return Err(Error::NotDirectory);
     }
     Ok(current)
 }
 
-fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
-    path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).map(<[u8]>::to_vec)
+/// Where the next component of a path is, from byte `at` on.
+fn next_component(path: &[u8], at: usize) -> Option<Range<usize>> {
+    let start = at + path.get(at..)?.iter().position(|&byte| byte != b'/')?;
+    let length = path[start..].iter().position(|&byte| byte == b'/').unwrap_or(path.len() - start);
+    Some(start..start + length)
 }
 
 /// The target of a symbolic link: in the inode if it is short, else in its first block.

@@ -53,6 +53,9 @@ fn count(workload: &str, size: u64, image: &Path) -> f64 {
         .arg(std::env::current_exe().expect("own path"))
         .args(["--exact", "growth::child", "--nocapture", "--test-threads=1"])
         .env(CHILD, format!("{workload} {size} {}", image.display()))
+        // Clearing memory by `rep stosb` would count as an instruction a byte, and whether it is needed is the
+        // allocator's luck.
+        .env("GLIBC_TUNABLES", "glibc.cpu.x86_rep_stosb_threshold=1073741824")
         .output()
         .expect("valgrind runs");
     let text = String::from_utf8_lossy(&run.stderr).into_owned();
@@ -90,7 +93,7 @@ fn a_file_costs_the_same_however_many_freed_blocks_wait() {
     let image = dir.path().join("churn.img");
     mke2fs(&image, "512M", &["-J", "size=64"]);
     let cost = |files| (files, count("churn", files, &image) / COUNTED as f64);
-    assert_flat("a file made, written and removed", &[500, 2000, 8000].map(cost), 1.05, 330_000.0);
+    assert_flat("a file made, written and removed", &[500, 2000, 8000].map(cost), 1.05, 243_000.0);
 }
 
 /// The map of a file of many extents, loaded leaf by leaf.
@@ -123,7 +126,7 @@ fn a_first_allocation_costs_the_same_on_any_volume() {
         std::fs::remove_file(&image).expect("removed");
         (gibibytes, cost)
     });
-    assert_flat("the first write to a volume", &costs, 1.5, 100_000.0);
+    assert_flat("the first write to a volume", &costs, 1.2, 72_000.0);
 }
 
 /// The second process. Without the variable there is nothing to do.

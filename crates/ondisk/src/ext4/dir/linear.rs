@@ -76,9 +76,22 @@ impl DirEntry<'_> {
     }
 
     /// Whether the name has neither `/` nor NUL. Names of an encrypted directory may have both as stored.
+    #[inline]
     pub fn has_valid_name(&self) -> bool {
-        !self.name.iter().any(|byte| matches!(*byte, b'/' | 0))
+        let (words, rest) = self.name.as_chunks::<8>();
+        !words.iter().any(|word| has_forbidden(u64::from_le_bytes(*word)))
+            && !rest.iter().any(|byte| matches!(*byte, b'/' | 0))
     }
+}
+
+/// Whether one of eight bytes is `/` or NUL.
+fn has_forbidden(word: u64) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
+    // The high bit of a byte is set in `(word - 1) & !word` if the byte is 0 (or a borrow reached it, from a lower one
+    // that is 0).
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
+    zeros(word) | zeros(word ^ u64::from_le_bytes([b'/'; 8])) != 0
 }
 
 /// A record of a directory block, in use or free.
@@ -140,28 +153,30 @@ pub struct DirSlots<'a> {
 }
 
 impl<'a> DirSlots<'a> {
+    #[inline]
     fn read(&self) -> Result<DirSlot<'a>, CorruptKind> {
         let offset = self.offset;
         let rest = self.area.get(index(offset)..).unwrap_or_default();
-        let raw: &RawEntry = record(rest, DIR_BLOCK).map_err(|_| CorruptKind::DirEntryLength)?;
-        let record_length = decode_rec_len(raw.rec_len.get(), self.format.block_size);
-        let name_length = raw.name_len;
+        let (header, names) =
+            rest.split_first_chunk::<ENTRY_HEADER_SIZE>().ok_or(CorruptKind::DirEntryLength)?;
+        let [i0, i1, i2, i3, r0, r1, name_length, file_type] = *header;
+        let record_length = decode_rec_len(u16::from_le_bytes([r0, r1]), self.format.block_size);
         let needed = entry_length(name_length);
-        let left = length32(rest).checked_sub(record_length);
+        let left = length32(rest).wrapping_sub(record_length);
         // What is left after this record must be nothing or room for another one.
-        let left_is_usable = left.is_some_and(|left| left == 0 || left >= MIN_ENTRY_LENGTH);
+        let left_is_usable = record_length <= length32(rest) && (left == 0 || left >= MIN_ENTRY_LENGTH);
         let long_enough = record_length >= MIN_ENTRY_LENGTH.max(needed) && record_length.is_multiple_of(4);
         if !long_enough || !left_is_usable {
             return Err(CorruptKind::DirEntryLength);
         }
-        let inode = match Ino::nonzero(raw.inode.get()) {
+        let inode = match Ino::nonzero(u32::from_le_bytes([i0, i1, i2, i3])) {
             None => return Ok(DirSlot { offset, record_length, used_length: 0, entry: None }),
             Some(inode) if inode.0 > self.format.inodes_count => return Err(CorruptKind::DirEntryInode),
             Some(inode) => inode,
         };
-        let name = rest.get(ENTRY_HEADER_SIZE..).and_then(|rest| rest.get(..usize::from(name_length)));
+        let name = names.get(..usize::from(name_length));
         let name = name.filter(|name| !name.is_empty()).ok_or(CorruptKind::DirEntryName)?;
-        let file_type = if self.format.file_types { FileType::from_dir_entry(raw.file_type) } else { None };
+        let file_type = if self.format.file_types { FileType::from_dir_entry(file_type) } else { None };
         let entry = DirEntry { offset, inode, record_length, name, file_type };
         Ok(DirSlot { offset, record_length, used_length: needed, entry: Some(entry) })
     }
@@ -170,6 +185,7 @@ impl<'a> DirSlots<'a> {
 impl<'a> Iterator for DirSlots<'a> {
     type Item = Result<DirSlot<'a>, Corrupt>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let end = length32(self.area);
         if self.offset >= end {
