@@ -32,6 +32,7 @@ mod faults;
 mod faults_allocate;
 mod faults_change;
 mod flags;
+mod flags_names;
 mod foreign;
 mod fork;
 mod groups;
