@@ -2,8 +2,8 @@
 
 use crate::common;
 
-use common::{at, bad, command, of, text, uext4, volume};
-use std::ffi::{OsStr, OsString};
+use common::{at, bad, command, of, uext4, volume};
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Stdio;
 use uext4_testkit::{Need, VolumeBuilder, needs, oracle};
@@ -206,31 +206,10 @@ fn help_asks_the_terminal_for_its_width() {
 }
 
 #[test]
-fn quota_is_named_when_it_is_the_reason() {
+fn a_volume_that_was_not_left_cleanly_is_named_when_it_is_the_reason() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
     let source = uext4_testkit::Scratch::new(1 << 20);
     std::fs::write(source.file("file"), [7; 8192]).unwrap();
-    let volume = VolumeBuilder::new(16 << 20).args(["-O", "quota"]).from_dir(source.path()).build();
-    // mke2fs does not count what it copies in.
-    assert!(oracle::e2fsck(volume.path(), &["-fy"]).status < 2);
-    let (file, new) = (at(&volume, "/file"), at(&volume, "/new"));
-    let host = source.file("file");
-    let refused: [Vec<OsString>; 8] = [
-        of(&["io", "-c", "pwrite 8k 4k"], &[&file]),
-        of(&["io", "-c", "pwrite 0 16k"], &[&file]),
-        of(&["truncate", "-s", "1"], &[&file]),
-        of(&["truncate", "-s", "1"], &[&new]),
-        of(&["fallocate", "-l", "64k"], &[&file]),
-        of(&["prepare"], &[&file, OsStr::new("64k")]),
-        of(&["rm"], &[&file]),
-        of(&["cp"], &[host.as_os_str(), &new]),
-    ];
-    for args in refused {
-        let said = bad(1, &args);
-        assert!(said.contains("quota") && !said.contains("supported"), "{args:?}: {said}");
-    }
-    assert_eq!(text(of(&["stat", "-c", "%s"], &[&file])), "8192\n");
-    volume.assert_clean();
     // Without a journal, in use when it was copied.
     let volume = VolumeBuilder::new(16 << 20).args(["-O", "^has_journal"]).from_dir(source.path()).build();
     oracle::debugfs_write(volume.path(), "set_super_value state 0");

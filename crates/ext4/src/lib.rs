@@ -60,11 +60,11 @@
 //! }
 //! ```
 //!
-//! A write may fill holes and unwritten blocks and extend its file, through the journal if there is one. Volumes with
-//! the `quota` feature refuse such writes with [`Error::NeedsAllocation`], as do volumes without a journal that were
-//! not cleanly unmounted (run e2fsck first). The time stamps of overwrites stay in memory until the inode is next
-//! changed, `sync_all`, or the file or the volume is closed. [`Volume::close`], or dropping the last clone, writes
-//! everything home.
+//! A write may fill holes and unwritten blocks and extend its file, through the journal if there is one. Volumes
+//! without a journal that were not cleanly unmounted refuse such writes with [`Error::NeedsAllocation`] (run e2fsck
+//! first). Usage in the files of the `quota` feature is kept with each change. The time stamps of overwrites stay in
+//! memory until the inode is next changed, `sync_all`, or the file or the volume is closed. [`Volume::close`], or
+//! dropping the last clone, writes everything home.
 //!
 //! Every type that a call here takes or returns has a name in this crate: the types of devices in [`device`], of the
 //! journal in [`journal`], of the on-disk format in [`format`](mod@format). No other crate of this project is needed.
@@ -85,6 +85,7 @@ mod map;
 pub mod mkfs;
 mod opening;
 mod operations;
+mod quota;
 mod seam;
 mod xattr;
 

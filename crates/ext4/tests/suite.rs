@@ -70,6 +70,7 @@ mod properties;
 mod queue;
 mod queue_tags;
 mod queue_window;
+mod quota;
 mod recovery;
 mod recovery_faults;
 mod recovery_kernel;

@@ -222,6 +222,9 @@ pub enum CorruptKind {
     /// An orphan file block's magic number is not `0x0B10CA04`.
     #[error("orphan block magic number is wrong")]
     OrphanMagic,
+    /// A quota file is damaged; the text says how.
+    #[error("quota file: {0}")]
+    Quota(&'static str),
     /// An orphan file block's checksum does not match.
     #[error("orphan block checksum is wrong")]
     OrphanChecksum,

@@ -8,6 +8,7 @@ mod fold_names;
 mod hash;
 mod log;
 mod pointers;
+mod quota;
 mod robustness;
 mod tree;
 mod values;

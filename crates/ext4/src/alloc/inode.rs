@@ -56,7 +56,7 @@ pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result
         disk.flags |= InodeFlags::EXTENTS;
         encode_extent_leaf(&mut disk.i_block, 0, &[])?;
     }
-    let mut draft = Draft { ino, disk, raw, place };
+    let mut draft = Draft { ino, disk, raw, place, charged: None };
     // Find fields that cannot be stored before anything is changed.
     draft.disk.encode(&mut draft.raw, ino, superblock)?;
     mark_inode(blocks, ino, true, is_directory)?;
@@ -79,7 +79,8 @@ pub(crate) fn free(blocks: &mut impl Blocks, draft: &mut Draft, now: Timestamp) 
     draft.disk.size = 0;
     // Zero would mean that it was never deleted.
     draft.disk.deleted = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
-    draft.store(blocks)
+    draft.store(blocks)?;
+    draft.leave_quota(blocks)
 }
 
 /// Bytes of extra fields that new records get.

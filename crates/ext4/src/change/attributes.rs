@@ -48,8 +48,8 @@ impl Files<'_> {
             if from.disk.created.is_none() {
                 to.disk.created = None;
             }
-            let mut own =
-                Draft { ino: to.ino, disk: from.disk.clone(), raw: from.raw.clone(), place: to.place };
+            let (disk, raw) = (from.disk.clone(), from.raw.clone());
+            let mut own = Draft { ino: to.ino, disk, raw, place: to.place, charged: None };
             inline::edit::remove(superblock, &mut own)?;
             strip_record(blocks, &mut own)?;
             to.raw[range.clone()].copy_from_slice(&own.raw[range]);

@@ -38,6 +38,7 @@ const REFERENCES: usize = 4;
 /// [`Error::Incompatible`] if attribute values lie in other inodes, or if it has a passive translator of the Hurd,
 /// whose block would leak; [`Error::Corrupt`].
 pub(crate) fn check_frees(blocks: &impl Blocks, draft: &Draft) -> Result<()> {
+    draft.check_quota(blocks)?;
     let superblock = &blocks.ground().superblock;
     if translator_block(&draft.raw, superblock).is_some() {
         let feature = format!("a passive translator of the Hurd (inode {})", draft.ino);

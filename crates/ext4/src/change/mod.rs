@@ -134,6 +134,9 @@ impl Files<'_> {
     pub(crate) fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..COMMITS_FOR_ROOM {
             let mut done = step();
+            if matches!(done, Err(Error::NoSpace)) && self.create_wanted_entries()? {
+                done = step();
+            }
             if matches!(done, Err(Error::NoSpace)) && self.space.close_windows() {
                 done = step();
             }

@@ -238,9 +238,6 @@ fn check_processes(ground: &Ground) -> Result<()> {
     if superblock.journal_inode().is_none() && !superblock.state.contains(State::CLEAN) {
         return refuse("without a journal, and was not unmounted cleanly: run e2fsck");
     }
-    if superblock.features.ro_compat.contains(RoCompat::QUOTA) {
-        return refuse("whose blocks quota files count");
-    }
     // If metadata may be wrong, blocks of an orphan may belong to another file. A device failure alone leaves none
     // wrong: the interrupted changes were not committed.
     if superblock.state.contains(State::ERRORS) && !ground.recovery.device_failed {

@@ -13,7 +13,6 @@ use crate::alloc::search::Wish;
 use crate::ground::blocks::Blocks;
 use crate::ground::credits;
 use crate::ground::error::{Error, Result};
-use crate::ground::features;
 use crate::ground::journaled::Journaled;
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
@@ -93,7 +92,7 @@ impl Files<'_> {
             return Err(Error::Incompatible { action, feature });
         }
         let mut elsewhere = false;
-        let found = xattr::any(self.state, inode, |entry| {
+        xattr::any(self.state, inode, |entry| {
             elsewhere |= is_capability(entry) && matches!(entry.value, XattrValue::Inode { .. });
             is_capability(entry)
         })?;
@@ -101,8 +100,7 @@ impl Files<'_> {
             let feature = format!("a capability in an inode of its own (inode {})", inode.ino());
             return Err(Error::Incompatible { action, feature });
         }
-        // Its attribute block may be freed, which quota counts.
-        if found { features::check_accounts(&self.state.superblock) } else { Ok(()) }
+        Ok(())
     }
 
     /// Strips the privileges in one handle. The file is datasync-dirty then: a durable write makes this durable first.

@@ -6,7 +6,6 @@ use super::Files;
 use super::privileges::{most_credits, set_id};
 use super::set_flags::{check_generation, check_immutable, flags_after, project_after};
 use crate::ground::error::{Error, Result};
-use crate::ground::features;
 use crate::ground::journaled::Journaled;
 use crate::ground::state::{ROOT, is_system_file};
 use crate::inode::Inode;
@@ -33,9 +32,6 @@ impl Files<'_> {
         if reserved || is_system_file(superblock, inode.ino()) {
             return Err(Error::NotPermitted("an internal file of the volume"));
         }
-        if set.owner() || set.project.is_some() {
-            features::check_accounts(superblock)?;
-        }
         if strips(inode, set) {
             self.check_privileges(inode)?;
         }
@@ -61,6 +57,7 @@ impl Files<'_> {
                 let mut edit = inode.edit(blocks)?;
                 // It may have become immutable since the check.
                 let (flags, project) = check(&self.state.superblock, inode.kind(), &edit.disk, set)?;
+                self.want_entries(blocks, set.ids(&edit.disk, project))?;
                 if set.mode.is_some() {
                     self.refuse_acl(inode)?;
                 }

@@ -54,7 +54,7 @@ impl File {
     ///
     /// # Errors
     /// [`Error::Limit`] for a size that the file cannot have, [`Error::NotPermitted`], [`Error::Incompatible`] naming
-    /// what cannot be changed (inline contents, no journal, quota), [`Error::BadMode`]: nothing was changed then. If a
+    /// what cannot be changed (inline contents, no journal), [`Error::BadMode`]: nothing was changed then. If a
     /// long truncation fails or crashes in the middle, the file is longer than asked for and shorter than it was.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.resize(size)?;

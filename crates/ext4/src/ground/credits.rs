@@ -45,6 +45,11 @@ pub(crate) fn name(ground: &Ground, depth: u16) -> u32 {
     (2 * NAME_LEVELS).saturating_add(map(ground, nodes, NAME_LEVELS))
 }
 
+/// Creating an entry of a quota file whose map has `depth` levels: header, tree, leaf, and its neighbours in a list.
+pub(crate) fn quota_entry(ground: &Ground, depth: u16) -> u32 {
+    8 + name(ground, depth)
+}
+
 /// Creating or freeing an inode.
 pub(crate) fn inode(ground: &Ground) -> u32 {
     INODE + groups(ground, 1)

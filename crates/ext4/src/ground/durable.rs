@@ -93,9 +93,15 @@ impl Ground {
         }
     }
 
-    /// Most credits that a handle can have. Without a journal no log bounds them.
+    /// Most credits that a handle can ask for. Without a journal no log bounds them.
     pub(crate) fn max_credits(&self) -> u32 {
-        self.journal.as_ref().map_or(u32::MAX, Journal::max_handle_credits)
+        let most = self.journal.as_ref().map_or(u32::MAX, Journal::max_handle_credits);
+        most.saturating_sub(self.quota_credits())
+    }
+
+    /// Credits that each handle gets in addition, for charging quota.
+    pub(crate) fn quota_credits(&self) -> u32 {
+        self.quota.as_ref().map_or(0, |quota| quota.credits())
     }
 
     /// Counters of the journal or batch.

@@ -78,21 +78,12 @@ pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
 
 /// Refuses to change blocks, sizes or names where this version does not support it.
 pub(crate) fn check_changes(superblock: &Superblock) -> Result<()> {
-    check_accounts(superblock)?;
     // Blocks marked free in its bitmaps may be in use: allocating one would destroy a file.
     if superblock.journal_inode().is_none() && !superblock.state.contains(State::CLEAN) {
         let feature = "no journal, and was not unmounted cleanly (run e2fsck)";
         return Err(refuse("allocate", feature));
     }
     Ok(())
-}
-
-/// Refuses changes that would have to update quota, which this version does not support.
-pub(crate) fn check_accounts(superblock: &Superblock) -> Result<()> {
-    match superblock.features.ro_compat.contains(RoCompat::QUOTA) {
-        true => Err(refuse("allocate", "quota, whose files would have to be kept up to date")),
-        false => Ok(()),
-    }
 }
 
 /// Refuses to write a volume with a feature that this version does not keep up to date.

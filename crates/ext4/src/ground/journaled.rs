@@ -63,6 +63,7 @@ impl<'g> Journaled<'g> {
         edit: impl FnOnce(&mut Journaled<'g>) -> Result<T>,
     ) -> Result<T> {
         let _taken = Taken::note(Rank::Handle);
+        let credits = credits.saturating_add(ground.quota_credits());
         let body = match (&ground.journal, &ground.unlogged) {
             (Some(journal), _) => Body::Handle(journal.start(credits)?),
             (None, Some(unlogged)) => Body::Unlogged(unlogged.begin(&ground.zones)?),

@@ -24,6 +24,7 @@ pub(crate) mod lifetime;
 pub(crate) mod options;
 pub(crate) mod order;
 pub(crate) mod primary;
+pub(crate) mod quota;
 pub(crate) mod recovered;
 pub(crate) mod seal;
 pub(crate) mod state;

@@ -3,6 +3,7 @@
 use super::damage::DescriptorDamage;
 use super::lifetime::Written;
 use super::options::Atime;
+use super::quota::Quota;
 use super::recovered::RecoveryInfo;
 use super::unlogged::Unlogged;
 use super::zones::SystemZones;
@@ -44,6 +45,8 @@ pub(crate) struct Ground {
     pub(crate) discards: bool,
     pub(crate) descriptor_damage: Option<DescriptorDamage>,
     pub(crate) written: Written,
+    /// Quota files, if the volume is open for writing and has the feature.
+    pub(crate) quota: Option<Arc<Quota>>,
 }
 
 /// The root directory's inode number.

@@ -2,6 +2,7 @@
 
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
+use crate::ground::quota::Charge;
 use crate::ground::state::Ground;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, RoCompat};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
@@ -15,6 +16,8 @@ pub(crate) struct Draft {
     pub(crate) raw: Vec<u8>,
     /// The inode table block that holds the record, and its byte offset there.
     pub(crate) place: (Pblk, usize),
+    /// What quota counts for the inode so far; `None` for a new one, and without quota.
+    pub(crate) charged: Option<Charge>,
 }
 
 impl Draft {
@@ -38,7 +41,8 @@ impl Draft {
         let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
         let raw = raw.ok_or_else(truncated)?;
         let disk = DiskInode::decode(&raw, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
-        Ok(Draft { ino, disk, raw, place })
+        let charged = Draft::charge_of(blocks.ground(), ino, &disk);
+        Ok(Draft { ino, disk, raw, place, charged })
     }
 
     /// The checksum seed of its blocks, on volumes with checksums.
@@ -90,7 +94,7 @@ impl Draft {
         let end = offset + raw.len();
         blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(&raw)))?;
         self.raw = raw;
-        Ok(())
+        self.settle_quota(blocks)
     }
 
     /// As [`Draft::store`], but keeps the deletion time in the table: for an inode in use that field is a link of the
@@ -115,7 +119,7 @@ impl Draft {
             })?;
             if stored {
                 self.raw = raw;
-                return Ok(());
+                return self.settle_quota(blocks);
             }
         }
     }

@@ -44,6 +44,7 @@ impl Inode {
         let block = u64::from(blocks.ground().superblock.geometry.block_size());
         let place = (Pblk(self.position() / block), (self.position() % block) as usize);
         let mut draft = Draft::load_at(blocks, self.ino(), place)?;
+        draft.check_quota(blocks)?;
         let mut told = self.disk().told;
         let (written, accessed) = (self.state.gate.last_write_ns(), self.last_access.ns());
         if written > told.written_ns {

@@ -48,7 +48,7 @@ impl Ground {
     /// # Errors
     /// [`Error::CorruptInode`] if its mode names no file type.
     pub(crate) fn inode_made(&self, draft: Draft) -> Result<Inode> {
-        let Draft { ino, disk, raw, place: (block, offset) } = draft;
+        let Draft { ino, disk, raw, place: (block, offset), .. } = draft;
         let kind = disk.file_type().ok_or_else(|| self.corrupt_inode(ino, "its mode names no file type"))?;
         let start = block.byte_offset(self.superblock.geometry.block_size()).unwrap_or(0);
         Ok(self.inode_in_memory(ino, disk, kind, &raw, start.saturating_add(offset as u64)))

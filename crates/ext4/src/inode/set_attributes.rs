@@ -2,6 +2,8 @@
 
 use super::metadata::{InodeFlags, Timestamp};
 use crate::ground::error::{Error, Result};
+use crate::ground::quota::Ids;
+use uext4_ondisk::ext4::Inode as DiskInode;
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +120,12 @@ impl SetAttributes {
     /// Whether an owner or a group is set.
     pub(crate) fn owner(&self) -> bool {
         self.uid.is_some() || self.gid.is_some()
+    }
+
+    /// Owner, group and project afterwards. `project` is the new one, if any.
+    pub(crate) fn ids(&self, disk: &DiskInode, project: Option<u32>) -> Ids {
+        let (uid, gid) = (self.uid.unwrap_or(disk.uid), self.gid.unwrap_or(disk.gid));
+        Ids { uid, gid, project: project.or(disk.project).unwrap_or(0) }
     }
 
     /// Whether privileges of a file are stripped.

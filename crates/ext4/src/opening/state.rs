@@ -7,6 +7,7 @@ use crate::ground::features;
 use crate::ground::known::KnownNames;
 use crate::ground::lifetime::Written;
 use crate::ground::options::{Atime, VolumeOptions};
+use crate::ground::quota::Quota;
 use crate::ground::recovered::RecoveryInfo;
 use crate::ground::state::Ground;
 use crate::ground::zones::SystemZones;
@@ -34,6 +35,7 @@ pub(crate) fn open_state(
     state.recovery = recovery;
     state.load_zones()?;
     if options.write {
+        state.quota = Quota::open(&state)?;
         // Orphans that cannot be processed refuse the volume before anything is written.
         survey(&state)?;
     }
@@ -71,6 +73,7 @@ pub(super) fn bare(
         discards,
         descriptor_damage: None,
         written: Written::default(),
+        quota: None,
     };
     Ok(Ext4State::new(ground, options.inode_budget))
 }

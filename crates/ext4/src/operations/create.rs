@@ -11,6 +11,7 @@ use crate::ground::caller::Caller;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::journaled::Journaled;
+use crate::ground::quota::Ids;
 use crate::ground::unlogged::Unlogged;
 use crate::inode::draft::Draft;
 use crate::inode::fields::now;
@@ -262,10 +263,13 @@ pub(super) fn make(
     parent: &Inode,
     new: &NewInode,
 ) -> Result<Draft> {
-    let mut made = files.space.make_inode(blocks, parent.ino(), new)?;
     let disk = parent.disk();
     let inherits = files.state.superblock.features.ro_compat.contains(RoCompat::PROJECT)
         && disk.flags.contains(InodeFlags::PROJECT_INHERIT);
+    let project = disk.project.filter(|_| inherits).unwrap_or(0);
+    files.want_entries(blocks, Ids { uid: new.uid, gid: new.gid, project: 0 })?;
+    files.want_entries(blocks, Ids { uid: new.uid, gid: new.gid, project })?;
+    let mut made = files.space.make_inode(blocks, parent.ino(), new)?;
     if inherits && made.disk.project.is_some() {
         made.disk.project = disk.project;
         made.store(blocks)?;

@@ -109,8 +109,9 @@ impl Stage {
         let ground: &Ground = self.volume.state();
         let blocks = 0..ground.superblock.geometry.blocks_count();
         let bytes = blocks.map(|block| ground.cache.read(block).unwrap().to_vec());
-        let Draft { ino, disk, raw, place } = &self.draft;
-        (bytes.collect(), Draft { ino: *ino, disk: disk.clone(), raw: raw.clone(), place: *place })
+        let Draft { ino, disk, raw, place, charged } = &self.draft;
+        let (disk, raw) = (disk.clone(), raw.clone());
+        (bytes.collect(), Draft { ino: *ino, disk, raw, place: *place, charged: *charged })
     }
 
     fn assert_unchanged(&self, before: &(Vec<Vec<u8>>, Draft)) {

@@ -8,6 +8,7 @@ mod indirect;
 mod inode;
 mod mmp;
 mod orphan;
+mod quota;
 mod superblock;
 mod xattr;
 
@@ -24,5 +25,6 @@ pub use inode::{
 };
 pub use mmp::{MmpBlock, MmpOwner};
 pub use orphan::{OrphanBlock, encode_orphan_tail};
+pub use quota::*;
 pub use superblock::*;
 pub use xattr::*;
