@@ -4,7 +4,10 @@
 use crate::images;
 use crate::targets::check;
 use crate::typed::typed;
-use uext4::{Error, Fallocate, OpenOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{
+    Error, Fallocate, Ino, InodeFlags, OpenOptions, SetAttributes, Time, Timestamp, Volume, VolumeOptions,
+    WriteFlags,
+};
 
 /// What is written.
 const INK: u8 = 0x5a;
@@ -38,6 +41,24 @@ fn names(volume: &Volume) -> usize {
     made
 }
 
+/// Sets attributes of an inode of any type.
+fn attributes(volume: &Volume, ino: Ino) {
+    let Some(node) = typed(volume.node(ino, None)) else { return };
+    let found = node.attributes();
+    let time = Timestamp { seconds: i64::from(ino.get()) << 27, nanoseconds: 1 };
+    for set in [
+        SetAttributes::new().mode(found.mode ^ 0o022),
+        SetAttributes::new().uid(ino.get()).gid(70_000),
+        SetAttributes::new().accessed(time).modified(Time::Now),
+        SetAttributes::new().created(time),
+        SetAttributes::new().flags(found.flags ^ InodeFlags::NODUMP),
+        SetAttributes::new().project(ino.get() % 3),
+        SetAttributes::new().generation(ino.get()),
+    ] {
+        changed(node.set_attributes(&set));
+    }
+}
+
 /// Writes behind the end, across holes and over what is there, takes away, makes and removes files. A volume in which a
 /// check finds nothing has nothing to be found afterwards either.
 pub fn operate(image: &[u8]) -> usize {
@@ -48,7 +69,8 @@ pub fn operate(image: &[u8]) -> usize {
     };
     let mut written = 0;
     let inodes = volume.superblock().geometry.inodes_count().min(FILES);
-    for ino in (1..=inodes).map(uext4::Ino) {
+    for ino in (1..=inodes).map(Ino) {
+        attributes(&volume, ino);
         let options = OpenOptions::new().read(true).write(true);
         let Some(file) = typed(volume.open_inode(ino, options)) else { continue };
         let size = file.size();

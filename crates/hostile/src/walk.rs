@@ -103,6 +103,9 @@ fn attributes(volume: &Volume, ino: Ino) {
     for kind in [uext4::AclKind::Access, uext4::AclKind::Default] {
         typed(volume.acl_of(ino, kind));
     }
+    if let Some(node) = typed(volume.node(ino, None)) {
+        typed(node.permits(&uext4::Caller::new(7, 7), uext4::Access::READ));
+    }
 }
 
 fn list(volume: &Volume, ino: Ino, seen: &mut HashSet<Ino>, pending: &mut Vec<Ino>) -> bool {
