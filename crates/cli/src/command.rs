@@ -4,10 +4,11 @@ use crate::args::Globals;
 use crate::attributes::{self, chattr, chmod, chown, touch};
 use crate::error::CliError;
 use crate::examples::cli;
+use crate::names::{ln, mkdir, mv, rm, rmdir};
 use crate::tracer::Tracer;
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, out,
-    prepare, rm, stat, text, trace, trim, truncate, xattr,
+    prepare, stat, text, trace, trim, truncate, xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -83,8 +84,16 @@ pub enum Command {
     Trace(trace::TraceArgs),
     /// Copy files and trees out of a volume, and files into one.
     Cp(cp::CpArgs),
-    /// Remove files.
+    /// Make directories.
+    Mkdir(mkdir::MkdirArgs),
+    /// Rename and move files and directories within a volume.
+    Mv(mv::MvArgs),
+    /// Make hard and symbolic links.
+    Ln(ln::LnArgs),
+    /// Remove files and trees.
     Rm(rm::RmArgs),
+    /// Remove empty directories.
+    Rmdir(rmdir::RmdirArgs),
     /// Change the permissions of files.
     Chmod(chmod::ChmodArgs),
     /// Change the owner and group of files.
@@ -163,7 +172,11 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Prepare(args) => prepare::run(&args, globals),
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
+        Command::Mkdir(args) => mkdir::run(&args, globals),
+        Command::Mv(args) => mv::run(&args, globals),
+        Command::Ln(args) => ln::run(&args, globals),
         Command::Rm(args) => rm::run(&args, globals),
+        Command::Rmdir(args) => rmdir::run(&args, globals),
         Command::Chmod(args) => chmod::run(&args, globals),
         Command::Chown(args) => chown::run(&args, globals),
         Command::Touch(args) => touch::run(&args, globals),

@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 51] = [
+const EXAMPLES: [Example; 59] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -40,7 +40,15 @@ const EXAMPLES: [Example; 51] = [
     ("cp -a disk.img:/home /tmp/home", "a tree with owners, times and attributes"),
     ("cp notes.txt disk.img:/home", "a host file into a directory of the volume"),
     ("cp - disk.img:/home/dump.sql", "standard input as a file"),
+    ("mkdir -p disk.img:/srv/www/static", "a directory, and its missing parents"),
+    ("mkdir -m 2775 disk.img:/srv/share", "files made in it belong to its group"),
+    ("mv disk.img:/home/notes.txt disk.img:/home/old.txt", "a new name"),
+    ("mv disk.img:/a disk.img:/b disk.img:/dir", "two files into a directory"),
+    ("ln disk.img:/db/data disk.img:/db/same", "a hard link"),
+    ("ln -sf ../lib/libc.so disk.img:/usr/lib/libc.so", "a symbolic link, in place of what has the name"),
     ("rm disk.img:/home/notes.txt", "removes the file"),
+    ("rm -r disk.img:/var/cache", "a directory with everything in it"),
+    ("rmdir -p disk.img:/srv/www/static", "a directory and its parents, as long as they are empty"),
     ("chmod 640 disk.img:/etc/shadow", "the owner reads and writes, the group reads"),
     ("chmod -R u+rwX,go-w disk.img:/home", "a whole tree"),
     ("chown 1000:1000 disk.img:/home/notes.txt", "by number"),

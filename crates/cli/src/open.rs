@@ -78,6 +78,13 @@ impl Operand {
         OsString::from_vec([&self.named, self.separator(relative), relative].concat())
     }
 
+    /// The name of another path of the same volume, usable as an argument.
+    pub fn beside(&self, path: &[u8]) -> OsString {
+        let typed = self.argument.as_bytes();
+        let device = typed.strip_suffix(&self.path[..]).unwrap_or(typed);
+        OsString::from_vec([device, path].concat())
+    }
+
     /// Prints that name.
     pub fn print_below(&self, out: &mut Out, relative: &[u8]) -> Result<(), CliError> {
         out.name(&self.named)?;

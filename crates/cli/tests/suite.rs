@@ -26,5 +26,6 @@ mod names;
 mod probes;
 mod several;
 mod trees;
+mod trees_changed;
 mod trim;
 mod xattr;

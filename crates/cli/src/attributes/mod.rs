@@ -4,7 +4,7 @@ pub mod chattr;
 pub mod chmod;
 pub mod chown;
 mod moment;
-mod symbolic;
+pub mod symbolic;
 pub mod touch;
 
 use crate::args::Globals;
