@@ -6,8 +6,9 @@ use uext4_blockdev::{Ask, Priority, QueueOptions as DeviceQueueOptions};
 use uext4_iomap::Switches;
 
 /// When reads set the time of the last access. It is kept in memory, and stored with the next change of the inode, by
-/// `fsync`, or with the times of overwrites ([`Volume::tick`](crate::Volume::tick)). Never on a volume that is open
-/// read-only, nor of an inode with the flag [`NOATIME`](crate::InodeFlags::NOATIME).
+/// `fsync`, or with the times of overwrites ([`Volume::tick`](crate::Volume::tick)). Inodes that were read stay in
+/// memory until then, so let the volume tick if many are. The time is never set on a volume that is open read-only, nor
+/// of an inode with the flag [`NOATIME`](crate::InodeFlags::NOATIME).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Atime {
     /// Never.
