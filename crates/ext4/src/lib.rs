@@ -109,7 +109,7 @@ pub use face::walk::{Visit, Walk, WalkEntry, WalkError, WalkOptions};
 pub use face::{device, format, journal, plan};
 pub use ground::caller::Caller;
 pub use ground::damage::DescriptorDamage;
-pub use ground::error::{Allocation, Error, Limit, Result};
+pub use ground::error::{Allocation, AttributeError, Error, Limit, Result};
 pub use ground::foreign::{Contents, Foreign};
 pub use ground::options::{Atime, DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
 pub use ground::recovered::{RecoveryInfo, RecoveryState};
@@ -125,4 +125,4 @@ pub use uext4_iomap::{
 pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};
 pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, MmpBlock, MmpOwner, Superblock};
 pub use uext4_ondisk::{Corrupt, CorruptKind, Ino, Place};
-pub use xattr::{AclKind, XATTR_SIZE_MAX, Xattr, XattrName, XattrNames, Xattrs};
+pub use xattr::{AclKind, XATTR_SIZE_MAX, Xattr, XattrFlags, XattrName, XattrNames, Xattrs};

@@ -193,15 +193,6 @@ fn encrypted_directories_and_default_access_control_lists_are_refused_by_name() 
     let volume = open_rw(device);
     volume.rename("/b/sub", "/b/new").unwrap();
     volume.close().unwrap();
-
-    let scratch = Scratch::new(1 << 20);
-    let acl = scratch.file("acl");
-    let entries: [[u16; 4]; 3] = [[1, 7, !0, !0], [4, 5, !0, !0], [32, 5, !0, !0]];
-    let words = [2, 0].into_iter().chain(entries.into_iter().flatten());
-    std::fs::write(&acl, words.flat_map(u16::to_le_bytes).collect::<Vec<_>>()).unwrap();
-    let set = format!("ea_set -f {} /a system.posix_acl_default", acl.display());
-    let text = "default access control list";
-    refused(&image(&[], &[&set]), &[("/a/f", "/b/new", WHITEOUT, libc::EOPNOTSUPP, text)]);
 }
 
 /// The link count of a directory with as many subdirectories as it can count. The count is not true here, so e2fsck

@@ -19,7 +19,6 @@ use std::ops::Range;
 use uext4_blockdev::{BufferPool, WriteDurability};
 use uext4_ondisk::ext4::{
     Extent, FileType, InodeFlags, XattrArea, XattrBlock, XattrFormat, XattrValue, translator_block,
-    update_xattr_block_checksum,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
@@ -29,8 +28,6 @@ const METADATA: u32 = 64;
 const ATTRIBUTES: u32 = 2;
 /// Runs of blocks checked against the bitmaps at a time.
 const CHECKED: usize = 256;
-/// Offset of an attribute block's reference count.
-const REFERENCES: usize = 4;
 
 /// Checks that this version can free an inode with everything it refers to.
 ///
@@ -125,7 +122,7 @@ impl Files<'_> {
         Journaled::run(self.state, credits, |blocks| {
             let mut draft = Draft::load(blocks, ino)?;
             check_frees(blocks, &draft)?;
-            self.give_up_attributes(blocks, &mut draft)?;
+            self.release_attribute_block(blocks, &mut draft)?;
             self.remove_orphan(blocks, ino)?;
             draft.disk.blocks_raw = 0;
             if let Some(unlogged) = &self.state.unlogged {
@@ -222,31 +219,6 @@ impl Files<'_> {
         }
         draft.store_in_chain(blocks)?;
         Ok(Some(next))
-    }
-
-    /// Frees the attribute block, or drops this inode's reference to a shared one.
-    fn give_up_attributes(&self, blocks: &mut impl Blocks, draft: &mut Draft) -> Result<()> {
-        let block = draft.disk.xattr_block;
-        if block.get() == 0 {
-            return Ok(());
-        }
-        let _others_wait = self.orphans.shared_blocks.lock();
-        let superblock = &blocks.ground().superblock;
-        let mut bytes = blocks.look(block, <[u8]>::to_vec)?;
-        let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(draft.ino));
-        let users = XattrBlock::decode(&bytes, block, superblock).map_err(place)?.reference_count;
-        let left = users.saturating_sub(1);
-        if left == 0 {
-            let size = u64::from(superblock.geometry.cluster_blocks());
-            self.space.open().give_back(blocks, draft.ino, &[(block, size)])?;
-            blocks.freed(block)?;
-        } else {
-            bytes[REFERENCES..REFERENCES + 4].copy_from_slice(&left.to_le_bytes());
-            update_xattr_block_checksum(&mut bytes, block, superblock)?;
-            blocks.change(block, |old| old.copy_from_slice(&bytes))?;
-        }
-        draft.disk.xattr_block = Pblk(0);
-        Ok(())
     }
 }
 

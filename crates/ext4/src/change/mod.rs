@@ -12,6 +12,8 @@
 //! | `free.rs` | frees everything an unlinked inode has |
 //! | `attributes.rs` | copies owner, mode, access control lists and the like from a replaced file |
 //! | `set_attributes.rs` | sets permissions, owner, times and the like |
+//! | `set_xattr.rs` | sets and removes extended attributes |
+//! | `attribute_blocks.rs` | stores attributes in the record and in shared blocks |
 //! | `set_flags.rs` | which flags and projects can be set |
 //! | `privileges.rs` | strips set-user-id, set-group-id and capabilities at the first write |
 //! | `times.rs` | writes times of overwrites, which change nothing else |
@@ -25,6 +27,7 @@
 
 mod allocate;
 pub(crate) mod append;
+pub(crate) mod attribute_blocks;
 mod attributes;
 mod clear;
 mod convert;
@@ -35,6 +38,7 @@ pub(crate) mod privileges;
 mod remove;
 mod set_attributes;
 mod set_flags;
+mod set_xattr;
 mod shift;
 mod times;
 

@@ -22,6 +22,7 @@ use crate::ground::primary::change_superblock;
 use crate::ground::state::{Ground, is_system_file};
 use crate::inode::draft::{Draft, set_next_orphan};
 use crate::map::edit::{self, Form};
+use crate::xattr::KnownBlocks;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use uext4_ondisk::ext4::{OrphanBlock, RoCompat, State, encode_orphan_tail};
@@ -35,8 +36,8 @@ pub(crate) const CREDITS: u32 = 4;
 #[derive(Default)]
 pub(crate) struct Orphans {
     chain: Mutex<Chain>,
-    /// Held while the reference count of a shared attribute block changes.
-    pub(super) shared_blocks: Mutex<()>,
+    /// Locked while attribute blocks are changed, shared or freed.
+    pub(crate) known_blocks: Mutex<KnownBlocks>,
 }
 
 /// The chain, including uncommitted changes.

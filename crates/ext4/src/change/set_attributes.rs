@@ -3,7 +3,7 @@
 //! Linux: `notify_change`, `ext4_setattr`. Everything is checked before the first change.
 
 use super::Files;
-use super::privileges::{most_credits, set_id};
+use super::privileges::{most_credits, privileged_bits, set_id, strip};
 use super::set_flags::{check_generation, check_immutable, flags_after, project_after};
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
@@ -14,8 +14,8 @@ use crate::inode::edit::Change;
 use crate::inode::fields::{CREATION_END, TIMES_END, now, storable};
 use crate::inode::metadata::{FileKind, Timestamp};
 use crate::inode::set_attributes::{SetAttributes, Time};
-use crate::xattr;
-use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, Superblock, XattrIndex};
+use crate::xattr::acl;
+use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, Superblock};
 
 const PERMISSIONS: u16 = 0o7777;
 
@@ -35,13 +35,11 @@ impl Files<'_> {
         if strips(inode, set) {
             self.check_privileges(inode)?;
         }
-        if set.mode.is_some() {
-            self.refuse_acl(inode)?;
-        }
         check(superblock, inode.kind(), &inode.disk(), set).map(drop)
     }
 
-    /// Sets all given attributes but the size in one handle, and the time of change to now.
+    /// Sets all given attributes but the size in one handle, and the time of change to now. An access control list
+    /// follows the permissions.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] if the inode is immutable or append-only, or internal to the volume;
@@ -51,18 +49,27 @@ impl Files<'_> {
     pub(crate) fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<()> {
         self.check_attributes(inode, set)?;
         let strips = strips(inode, set);
-        let credits = if strips { most_credits(self.state) } else { 1 };
+        let touches_xattrs = strips || set.mode.is_some();
+        let credits = if touches_xattrs { most_credits(self.state) } else { 1 };
         self.with_room(|| {
             Journaled::run(self.state, credits, |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 // It may have become immutable since the check.
                 let (flags, project) = check(&self.state.superblock, inode.kind(), &edit.disk, set)?;
                 self.want_entries(blocks, set.ids(&edit.disk, project))?;
-                if set.mode.is_some() {
-                    self.refuse_acl(inode)?;
+                if touches_xattrs {
+                    let _readers_wait = inode.attributes.write();
+                    let mut lists = self.load_attributes(blocks, &edit)?;
+                    if strips {
+                        strip(&mut lists);
+                    }
+                    if let Some(mode) = set.mode {
+                        acl::follow_mode(&mut lists, edit.ino, mode as u16)?;
+                    }
+                    self.store_attributes(blocks, &mut edit, lists)?;
                 }
                 if strips {
-                    self.strip(blocks, &mut edit)?;
+                    edit.disk.mode &= !privileged_bits(edit.disk.mode);
                 }
                 let now = now();
                 apply(&mut edit, set, now);
@@ -85,15 +92,6 @@ impl Files<'_> {
                 edit.store(blocks, Change::Attributes)
             })
         })
-    }
-
-    /// Refuses new permissions of an inode with an access control list, whose mask would have to follow them.
-    fn refuse_acl(&self, inode: &Inode) -> Result<()> {
-        if !xattr::any(self.state, inode, |entry| entry.index() == Some(XattrIndex::AclAccess))? {
-            return Ok(());
-        }
-        let feature = format!("an access control list (inode {})", inode.ino());
-        Err(Error::Incompatible { action: "change permissions", feature })
     }
 }
 

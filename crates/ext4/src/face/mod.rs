@@ -21,6 +21,7 @@ pub(crate) mod read_dir;
 mod remove;
 mod rename;
 pub(crate) mod replace;
+mod set_xattrs;
 pub(crate) mod shape;
 pub(crate) mod statfs;
 pub(crate) mod target;

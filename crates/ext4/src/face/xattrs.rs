@@ -22,7 +22,7 @@ impl Volume {
     /// # Errors
     /// Those of reading the inode. Damaged attributes are reported within the list: [`XattrNames`].
     pub fn list_xattrs_of(&self, ino: Ino) -> Result<XattrNames> {
-        xattr::names(self.state(), ino)
+        Ok(xattr::names(self.state(), &*self.state().inode(ino)?))
     }
 
     /// All attributes of an inode with their values, in one pass: its record and its block are decoded once. Values in
@@ -31,7 +31,7 @@ impl Volume {
     /// # Errors
     /// Those of reading the inode. Damaged attributes are reported within the list: [`Xattrs`].
     pub fn xattrs_of(&self, ino: Ino) -> Result<Xattrs<'_>> {
-        xattr::all(self.state(), ino)
+        Ok(xattr::all(self.state(), self.state().inode(ino)?))
     }
 
     /// Whether an inode may have attributes. Looks at its record, but not at its attribute block.
@@ -54,7 +54,8 @@ impl Volume {
 
     /// The value of an attribute of an inode.
     pub fn xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let (space, value) = xattr::stored(self.state(), ino, name.as_ref())?;
+        let inode = self.state().inode(ino)?;
+        let (space, value) = xattr::stored(self.state(), &inode, name.as_ref())?;
         xattr::as_called(ino, space, value)
     }
 
@@ -63,7 +64,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::xattr`], except that damage inside an access control list is no error.
     pub fn stored_xattr_of(&self, ino: Ino, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        Ok(xattr::stored(self.state(), ino, name.as_ref())?.1)
+        Ok(xattr::stored(self.state(), &*self.state().inode(ino)?, name.as_ref())?.1)
     }
 
     /// An access control list of `path`; `None` if there is none.

@@ -127,8 +127,11 @@ pub enum Error {
     /// The file has no extended attribute of this name.
     #[error("no such attribute")]
     NoAttribute,
+    /// An attribute cannot be set like this.
+    #[error("{0}")]
+    Attribute(AttributeError),
     /// The value is longer than the limit.
-    #[error("the value has {size} bytes, more than the {most} that can be read")]
+    #[error("the value has {size} bytes, more than the limit of {most}")]
     TooLarge {
         /// Bytes of the value.
         size: u64,
@@ -205,6 +208,30 @@ pub enum Limit {
     /// A directory is as large as it can be.
     #[error("the directory is full")]
     Directory,
+    /// The extended attributes of an inode take all room they can have.
+    #[error("the extended attributes of one inode have no room for it")]
+    Attributes,
+}
+
+/// Why an extended attribute cannot be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttributeError {
+    /// A full name has 1 to 255 bytes.
+    #[error("an attribute's name has 1 to 255 bytes")]
+    NameLength,
+    /// Only directories have a default access control list.
+    #[error("only directories have a default access control list")]
+    DefaultAcl,
+}
+
+impl AttributeError {
+    fn errno(self) -> i32 {
+        match self {
+            AttributeError::NameLength => libc::ERANGE,
+            AttributeError::DefaultAcl => libc::EACCES,
+        }
+    }
 }
 
 impl Limit {
@@ -212,7 +239,7 @@ impl Limit {
         match self {
             Limit::Links => libc::EMLINK,
             Limit::Map => libc::EFBIG,
-            Limit::Directory => libc::ENOSPC,
+            Limit::Directory | Limit::Attributes => libc::ENOSPC,
         }
     }
 }
@@ -273,6 +300,7 @@ impl Error {
             Error::NotFound => libc::ENOENT,
             Error::NoSpace => libc::ENOSPC,
             Error::Limit(limit) => limit.errno(),
+            Error::Attribute(error) => error.errno(),
             Error::Stale(_) => libc::ESTALE,
             Error::Exists => libc::EEXIST,
             Error::NotDirectory => libc::ENOTDIR,

@@ -17,7 +17,7 @@ use uext4_ondisk::ext4::{I_BLOCK_SIZE, Inode as DiskInode, InodeFlags, XattrArea
 use uext4_ondisk::{Corrupt, CorruptKind};
 
 /// Name of the attribute after `system.`.
-const ATTRIBUTE: &[u8] = b"data";
+pub(crate) const ATTRIBUTE: &[u8] = b"data";
 /// Byte offset of the 60 bytes in the record.
 const I_BLOCK_OFFSET: u64 = 0x28;
 

@@ -49,6 +49,9 @@ pub struct Inode {
     names: RwLock<()>,
     /// Of a directory: where its names are known by (`ground/known.rs`).
     directory_id: DirectoryId,
+    /// Held by readers of its extended attributes, and exclusively while they change: they are in several places. Taken
+    /// after the editor's turn.
+    pub(crate) attributes: RwLock<()>,
     /// Where pointer blocks of an indirect map were found.
     pub(crate) pointer_places: PointerPlaces,
     /// First byte of the record on the volume.

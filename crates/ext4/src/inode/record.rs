@@ -71,7 +71,7 @@ impl Ground {
         }
         let core = Mutex::new(Arc::new(InodeValue::new(self, ino, disk, record, Told::default())));
         let pointer_places = PointerPlaces::default();
-        let (editing, names) = (Mutex::new(()), RwLock::new(()));
+        let (editing, names, attributes) = (Mutex::new(()), RwLock::new(()), RwLock::new(()));
         let directory_id = match kind {
             FileKind::Directory => self.names.directory(),
             _ => DirectoryId::NONE,
@@ -85,6 +85,7 @@ impl Ground {
             editing,
             names,
             directory_id,
+            attributes,
             pointer_places,
             position,
             last_access: LastAccess::default(),

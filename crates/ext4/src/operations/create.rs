@@ -18,7 +18,7 @@ use crate::inode::fields::now;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
 use crate::seam::Ext4;
-use crate::xattr;
+use crate::xattr::{InheritedAcl, acl};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -175,9 +175,6 @@ fn create(
     let state = &fs.state;
     check_directory(state, parent)?;
     dir::name::check(name)?;
-    if new.contents.kind() != FileKind::Symlink {
-        refuse_default_acl(state, parent)?;
-    }
     let files = fs.files();
     let made = loop {
         if let Some(made) = files.with_room(|| add(&files, parent, names, name, new))? {
@@ -188,23 +185,26 @@ fn create(
     state.inode(made)
 }
 
-/// Refuses to create files in a directory with a default access control list.
-pub(super) fn refuse_default_acl(state: &Ext4State, parent: &Inode) -> Result<()> {
-    if !xattr::has_default_acl(state, parent)? {
-        return Ok(());
-    }
-    let feature = format!("a default access control list (inode {})", parent.ino());
-    Err(Error::Incompatible { action: "create a file", feature })
-}
-
-/// The fields of a new inode's record.
-pub(super) fn describe(state: &Ext4State, parent: &Inode, new: &NewFile<'_>) -> NewInode {
+/// The fields of a new inode's record, and the access control lists that it inherits; then no umask applies. A symbolic
+/// link inherits none.
+///
+/// # Errors
+/// [`Error::Corrupt`] of the directory's attributes.
+pub(super) fn describe(
+    state: &Ext4State,
+    parent: &Inode,
+    new: &NewFile<'_>,
+) -> Result<(NewInode, Option<InheritedAcl>)> {
     let directory = parent.disk();
     let kind = new.contents.kind();
     let by_mount = state.superblock.default_mount_options.contains(DefaultMountOptions::BSD_GROUPS);
     let sets_group = directory.mode & SET_GROUP != 0;
     let gid = if by_mount || sets_group { directory.gid } else { new.caller.gid };
-    let mask = !(new.caller.umask & 0o777) as u16;
+    let default = match kind {
+        FileKind::Symlink => None,
+        _ => acl::default_of(state, parent)?,
+    };
+    let mask = if default.is_some() { !0 } else { !(new.caller.umask & 0o777) as u16 };
     let mode = match kind {
         FileKind::Symlink => LINK_MODE,
         FileKind::Directory => {
@@ -225,16 +225,18 @@ pub(super) fn describe(state: &Ext4State, parent: &Inode, new: &NewFile<'_>) -> 
         FileKind::Directory => INHERITED | INHERITED_BY_DIRECTORIES,
         _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
     };
+    let acl = default.map(|default| InheritedAcl::new(default, mode, kind == FileKind::Directory));
     let now = now();
-    NewInode {
-        mode: kind.mode_bits() | mode,
+    let fields = NewInode {
+        mode: kind.mode_bits() | acl.as_ref().map_or(mode, |acl| acl.mode),
         uid: new.caller.uid,
         gid,
         flags: directory.flags & inherited,
         generation: RandomState::new().hash_one(now.nanoseconds) as u32,
         links: if kind == FileKind::Directory { 2 } else { 1 },
         now,
-    }
+    };
+    Ok((fields, acl))
 }
 
 /// Whether an edit of names fails with this error only while nothing is changed.
@@ -286,7 +288,7 @@ fn add(
     new: &NewFile<'_>,
 ) -> Result<Option<Ino>> {
     let state = files.state;
-    let (fields, contents) = (describe(state, parent, new), new.contents);
+    let ((fields, acl), contents) = (describe(state, parent, new)?, new.contents);
     let plan = EntryScope { names: &[parent], inodes: &[], makes: 1 };
     let mut unused = None;
     let outcome = entry::change(files, names, &plan, |step| {
@@ -303,7 +305,10 @@ fn add(
             Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
             Err(error) => return Err(error),
         };
-        let filled = contents.fill(step.blocks, files, &mut made, parent.ino());
+        // The lists come first, as in Linux, where inline contents take what room is left.
+        let filled = files
+            .inherit_acl(step.blocks, &mut made, acl.as_ref())
+            .and_then(|()| contents.fill(step.blocks, files, &mut made, parent.ino()));
         match filled.and_then(|()| step.insert(parent, name, made.ino, contents.kind())) {
             Ok(()) => Ok(Ok(Some(made.ino))),
             // The inode is as it was made, or filled. Freeing it undoes everything: at once if it has no blocks. Any

@@ -22,7 +22,7 @@
 
 use super::directories::Directories;
 use crate::alloc::shared::Nodes;
-use crate::change::{Files, orphans};
+use crate::change::{Files, attribute_blocks, orphans};
 use crate::dir::edit::Edit as NameEdit;
 use crate::dir::map::BlockMap;
 use crate::ground::credits;
@@ -57,7 +57,11 @@ impl EntryScope<'_> {
         let names: u32 = self.names.iter().map(|inode| credits::name(state, files.depth(inode))).sum();
         let inodes = self.inodes.len() as u32 * (1 + orphans::CREDITS);
         // The inode, a block of contents, a block of attributes, and room to undo it all.
-        let made = 2 * credits::inode(state) + 2 + credits::groups(state, 2) + orphans::CREDITS;
+        let made = 2 * credits::inode(state)
+            + 1
+            + credits::groups(state, 1)
+            + attribute_blocks::credits(state)
+            + orphans::CREDITS;
         names.saturating_add(inodes).saturating_add(self.makes.saturating_mul(made))
     }
 }

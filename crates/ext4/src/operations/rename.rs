@@ -23,6 +23,7 @@ use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
 use crate::seam::Ext4;
+use crate::xattr::InheritedAcl;
 use std::sync::Arc;
 
 bitflags::bitflags! {
@@ -266,9 +267,8 @@ impl Rename<'_> {
         let state = self.state();
         let whiteout = match self.flags.contains(RenameFlags::WHITEOUT) {
             true => {
-                create::refuse_default_acl(state, old.directory)?;
                 let device = Contents::Special(FileKind::CharDevice);
-                Some(create::describe(state, old.directory, &NewFile::of(&Caller::root(), device, 0)))
+                Some(create::describe(state, old.directory, &NewFile::of(&Caller::root(), device, 0))?)
             }
             false => None,
         };
@@ -284,7 +284,7 @@ impl Rename<'_> {
         names: &Directories<'_>,
         old: &Named<'_>,
         new: Option<&Named<'_>>,
-        whiteout: Option<&NewInode>,
+        whiteout: Option<&(NewInode, Option<InheritedAcl>)>,
     ) -> Result<bool> {
         let (files, from, to) = (&self.files, old.directory, self.to.directory);
         let inodes: Vec<&Arc<Inode>> = [old.inode].into_iter().chain(new.map(|new| new.inode)).collect();
@@ -297,16 +297,20 @@ impl Rename<'_> {
             if let Err(refused) = self.prepare_to_replace(step, old, new) {
                 return Ok(Err(refused));
             }
-            let made = whiteout.map(|whiteout| create::make(step.blocks, files, from, whiteout)).transpose();
-            let made = match made {
+            let made = whiteout.map(|(fields, _)| create::make(step.blocks, files, from, fields)).transpose();
+            let mut made = match made {
                 Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
                 made => made?,
             };
+            let given = match (&mut made, whiteout) {
+                (Some(made), Some((_, acl))) => files.inherit_acl(step.blocks, made, acl.as_ref()),
+                _ => Ok(()),
+            };
             let (ino, kind) = (old.inode.ino(), old.inode.kind());
-            let put = match new {
+            let put = given.and_then(|()| match new {
                 None => step.insert(to, self.to.name, ino, kind),
                 Some(new) => step.lead(to, new.name, ino, kind),
-            };
+            });
             match put {
                 Err(error) if create::is_refusal(&error) => {
                     made.map_or(Ok(()), |made| self.unmake(step, made))?;
@@ -415,6 +419,7 @@ impl Rename<'_> {
     fn unmake(&self, step: &mut Step<'_, '_>, mut made: Draft) -> Result<()> {
         let now = step.now();
         made.disk.links = 0;
+        self.files.release_attribute_block(step.blocks, &mut made)?;
         self.files.space.free_inode(step.blocks, &mut made, now)
     }
 }

@@ -43,10 +43,9 @@ pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile<'_>) -> Result<Begun> 
     let old = found.map(|(inode, _)| inode);
     let files = fs.files();
     match &old {
-        None => create::refuse_default_acl(&fs.state, &parent)?,
         // It will be freed, and a damaged file cannot be: then refuse now.
         Some(old) if old.disk().links == 1 => files.check_frees_all(old)?,
-        Some(_) => {}
+        _ => {}
     }
     let inode = make(&files, &parent, old.as_deref(), new)?;
     Ok(Begun { inode, parent, name })
@@ -73,8 +72,9 @@ fn check(
 
 /// An inode in the orphan chain, with the attributes of `old` and a block for them.
 fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile<'_>) -> Result<Arc<Inode>> {
-    unnamed::make(files, parent, new, |blocks, made| {
-        let Some(old) = old else { return Ok(()) };
+    unnamed::make(files, parent, new, |blocks, made, acl| {
+        let Some(old) = old else { return files.inherit_acl(blocks, made, acl) };
+        let _changes_wait = old.attributes.read();
         // Read it again: it may have changed since the check.
         let old = Draft::load(&Direct(files.state), old.ino())?;
         files.copy_attributes(blocks, &old, made, INHERITED)?;

@@ -2,13 +2,14 @@
 
 use super::create::{self, NewFile};
 use crate::alloc::inode::NewInode;
-use crate::change::{Files, orphans};
+use crate::change::{Files, attribute_blocks, orphans};
 use crate::ground::credits;
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::seam::Ext4;
+use crate::xattr::InheritedAcl;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,13 +23,12 @@ pub(crate) fn make_unnamed(fs: &Ext4, parent: &Inode, new: &NewFile<'_>) -> Resu
     // A failure to free another inode must not fail this call: it is retried later.
     let _waits = files.free_left();
     create::check_directory(state, parent)?;
-    create::refuse_default_acl(state, parent)?;
-    let made = make(&files, parent, new, |_, _| Ok(()))?;
+    let made = make(&files, parent, new, |blocks, made, acl| files.inherit_acl(blocks, made, acl))?;
     made.awaits_name.store(true, Ordering::Release);
     Ok(made)
 }
 
-/// Creates the inode in one handle: an orphan, changed by `prepare`, which may allocate one block.
+/// Creates the inode in one handle: an orphan, changed by `prepare`, which gives it its attributes.
 ///
 /// # Errors
 /// Those of `prepare`, as far as a change of names may fail with them, and [`Error::NoSpace`], with nothing changed.
@@ -36,7 +36,7 @@ pub(super) fn make(
     files: &Files<'_>,
     parent: &Inode,
     new: &NewFile<'_>,
-    mut prepare: impl FnMut(&mut Journaled<'_>, &mut Draft) -> Result<()>,
+    mut prepare: impl FnMut(&mut Journaled<'_>, &mut Draft, Option<&InheritedAcl>) -> Result<()>,
 ) -> Result<Arc<Inode>> {
     loop {
         if let Some(made) = files.with_room(|| try_make(files, parent, new, &mut prepare))? {
@@ -51,11 +51,15 @@ fn try_make(
     files: &Files<'_>,
     parent: &Inode,
     new: &NewFile<'_>,
-    prepare: &mut impl FnMut(&mut Journaled<'_>, &mut Draft) -> Result<()>,
+    prepare: &mut impl FnMut(&mut Journaled<'_>, &mut Draft, Option<&InheritedAcl>) -> Result<()>,
 ) -> Result<Option<Draft>> {
     let state = files.state;
-    let new = NewInode { links: 0, ..create::describe(state, parent, new) };
-    let credits = 2 * credits::inode(state) + credits::groups(state, 2) + 2 + orphans::CREDITS;
+    let (fields, acl) = create::describe(state, parent, new)?;
+    let new = NewInode { links: 0, ..fields };
+    let credits = 2 * credits::inode(state)
+        + credits::groups(state, 1)
+        + attribute_blocks::credits(state)
+        + orphans::CREDITS;
     Journaled::run(state, credits, |blocks| {
         if create::awaits_commit(state) {
             return Ok(Ok(None));
@@ -65,7 +69,7 @@ fn try_make(
             Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
             Err(error) => return Err(error),
         };
-        match prepare(blocks, &mut made) {
+        match prepare(blocks, &mut made, acl.as_ref()) {
             Ok(()) => {}
             Err(error) if create::is_refusal(&error) => {
                 files.space.free_inode(blocks, &mut made, new.now)?;

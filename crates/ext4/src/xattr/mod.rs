@@ -5,6 +5,14 @@
 //! to the file system (`system.data`) are neither listed nor found. Two things go beyond the kernel: every hash of a
 //! value is verified, and damage in one place does not hide the other, since no name is in both.
 
+pub(crate) mod acl;
+mod known;
+mod lists;
+
+pub(crate) use acl::InheritedAcl;
+pub(crate) use known::KnownBlocks;
+pub(crate) use lists::{Lists, decode_block, read_block};
+
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;
 use crate::inode::Inode;
@@ -20,8 +28,19 @@ use uext4_ondisk::ext4::{
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
-/// Largest value that can be read: the limit of the system calls (`XATTR_SIZE_MAX`).
+/// Largest value that can be read and set: the limit of the system calls (`XATTR_SIZE_MAX`).
 pub const XATTR_SIZE_MAX: u32 = 65_536;
+
+bitflags::bitflags! {
+    /// Whether an attribute that is set must be a new one. Access control lists ignore both, as in Linux.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct XattrFlags: u32 {
+        /// It must not exist yet.
+        const CREATE = 1;
+        /// It must exist.
+        const REPLACE = 2;
+    }
+}
 
 /// The full name of an attribute, such as `user.comment`: bytes without NUL, not necessarily UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,7 +162,13 @@ impl Xattr<'_> {
     /// entries.
     pub fn value(self) -> Result<Vec<u8>> {
         let name = XattrIndex::split(self.name.as_bytes()).map(|(_, name)| name).unwrap_or_default();
-        let value = read_stored(self.state, &self.inode, name, self.stored)?;
+        let value = match self.stored {
+            here @ Stored::Here { .. } => read_stored(self.state, &self.inode, name, here)?,
+            // It may have moved since it was listed.
+            Stored::Elsewhere { .. } => {
+                value_of(self.state, &self.inode, self.space, name)?.ok_or(Error::NoAttribute)?
+            }
+        };
         as_called(self.inode.ino(), self.space, value)
     }
 }
@@ -168,8 +193,8 @@ impl AclKind {
 }
 
 /// The names of all attributes of an inode.
-pub(crate) fn names(state: &Ext4State, ino: Ino) -> Result<XattrNames> {
-    let inode = state.inode(ino)?;
+pub(crate) fn names(state: &Ext4State, inode: &Inode) -> XattrNames {
+    let _changes_wait = inode.attributes.read();
     let mut found = Vec::new();
     let mut list = |entry: XattrEntry<'_>| {
         if entry.index().is_some_and(XattrIndex::is_listed) {
@@ -177,16 +202,15 @@ pub(crate) fn names(state: &Ext4State, ino: Ino) -> Result<XattrNames> {
         }
         None::<()>
     };
-    let record = visit_record(state, &inode, &mut list);
-    let block = visit_block(state, &inode, &mut list);
+    let record = visit_record(state, inode, &mut list);
+    let block = visit_block(state, inode, &mut list);
     // A place is checked as a whole before its first entry is visited, so a damaged one has no names here.
     found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
-    Ok(XattrNames(found.into_iter()))
+    XattrNames(found.into_iter())
 }
 
 /// All attributes of an inode with their values, in one pass.
-pub(crate) fn all(state: &Ext4State, ino: Ino) -> Result<Xattrs<'_>> {
-    let inode = state.inode(ino)?;
+pub(crate) fn all(state: &Ext4State, inode: Arc<Inode>) -> Xattrs<'_> {
     let (mut found, mut names, mut examined) = (Vec::new(), HashSet::new(), 0);
     let mut take = |entry: XattrEntry<'_>| {
         examined += 1;
@@ -197,10 +221,12 @@ pub(crate) fn all(state: &Ext4State, ino: Ino) -> Result<Xattrs<'_>> {
         }
         None::<()>
     };
-    let record = visit_record(state, &inode, &mut take);
-    let block = visit_block(state, &inode, &mut take);
+    let (record, block) = {
+        let _changes_wait = inode.attributes.read();
+        (visit_record(state, &inode, &mut take), visit_block(state, &inode, &mut take))
+    };
     found.extend([record, block].into_iter().filter_map(|place| place.err().map(Err)));
-    Ok(Xattrs { state, inode, examined, found: found.into_iter() })
+    Xattrs { state, inode, examined, found: found.into_iter() }
 }
 
 /// Whether an inode may have attributes. Looks at its record, but not at its attribute block.
@@ -210,17 +236,10 @@ pub(crate) fn may_have(state: &Ext4State, ino: Ino) -> Result<bool> {
 }
 
 /// The stored value of a listed attribute, and its name space.
-pub(crate) fn stored(state: &Ext4State, ino: Ino, name: &[u8]) -> Result<(XattrIndex, Vec<u8>)> {
-    let inode = state.inode(ino)?;
+pub(crate) fn stored(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<(XattrIndex, Vec<u8>)> {
     let listed = XattrIndex::split(name).filter(|(space, _)| space.is_listed());
     let (space, name) = listed.ok_or(Error::NoAttribute)?;
-    Ok((space, value(state, &inode, space, name)?.ok_or(Error::NoAttribute)?))
-}
-
-/// Whether a directory has a default access control list for new files.
-pub(crate) fn has_default_acl(state: &Ext4State, directory: &Inode) -> Result<bool> {
-    let is_it = |entry: XattrEntry<'_>| (entry.index() == Some(XattrIndex::AclDefault)).then_some(());
-    Ok(visit(state, directory, is_it)?.is_some())
+    Ok((space, value_of(state, inode, space, name)?.ok_or(Error::NoAttribute)?))
 }
 
 /// Whether an inode has such an attribute. Searches both places, including unlisted attributes.
@@ -229,6 +248,7 @@ pub(crate) fn any(
     inode: &Inode,
     mut is_it: impl FnMut(&XattrEntry<'_>) -> bool,
 ) -> Result<bool> {
+    let _changes_wait = inode.attributes.read();
     Ok(visit(state, inode, |entry| is_it(&entry).then_some(()))?.is_some())
 }
 
@@ -322,7 +342,13 @@ impl Stored {
 }
 
 /// The stored value of an attribute.
-fn value(state: &Ext4State, inode: &Inode, space: XattrIndex, name: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(crate) fn value_of(
+    state: &Ext4State,
+    inode: &Inode,
+    space: XattrIndex,
+    name: &[u8],
+) -> Result<Option<Vec<u8>>> {
+    let _changes_wait = inode.attributes.read();
     let found = visit(state, inode, |entry| {
         (entry.name_index == space.to_disk() && entry.name == name).then(|| Stored::of(&entry))
     })?;

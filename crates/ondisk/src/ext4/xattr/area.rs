@@ -54,7 +54,7 @@ pub struct XattrEntry<'a> {
     /// The value.
     pub value: XattrValue<'a>,
     /// The value's bytes with its padding, over which the hash goes.
-    padded: &'a [u8],
+    pub(super) padded: &'a [u8],
 }
 
 impl XattrEntry<'_> {
@@ -152,7 +152,7 @@ impl<'a> XattrArea<'a> {
 }
 
 /// Whether the list ends at `offset`: a zero word. A list that runs out of bytes goes on, into an error.
-pub(super) fn ends_at(bytes: &[u8], offset: usize) -> bool {
+fn ends_at(bytes: &[u8], offset: usize) -> bool {
     le32_at(bytes, offset) == Some(0)
 }
 

@@ -73,10 +73,19 @@ fn checksum(bytes: &[u8], block: Pblk, seed: u32) -> Option<u32> {
     Some(csum(sum, bytes.get(CHECKSUM_END..)?))
 }
 
-/// Sets the hash of a whole attribute block.
-pub(super) fn set_xattr_block_hash(bytes: &mut [u8], hash: u32) {
-    // The block was decoded: it has its header.
-    let _has_header = put(bytes, HASH, &hash.to_le_bytes(), STRUCTURE);
+/// Writes the header of a whole attribute block, checksum included.
+pub(super) fn encode_xattr_block(
+    bytes: &mut [u8],
+    references: u32,
+    hash: u32,
+    block: Pblk,
+    sb: &Superblock,
+) -> Result<(), EncodeError> {
+    put(bytes, 0, &MAGIC.to_le_bytes(), STRUCTURE)?;
+    put(bytes, REFCOUNT, &references.to_le_bytes(), STRUCTURE)?;
+    put(bytes, BLOCKS, &1_u32.to_le_bytes(), STRUCTURE)?;
+    put(bytes, HASH, &hash.to_le_bytes(), STRUCTURE)?;
+    update_xattr_block_checksum(bytes, block, sb)
 }
 
 /// Sets the number of inodes that share a whole attribute block, and brings its checksum up to date.

@@ -11,8 +11,8 @@ mod acl;
 mod area;
 mod block;
 mod hash;
+mod list;
 mod name;
-mod remove;
 
 pub use acl::{Acl, AclEntry, AclTag};
 pub use area::{XattrArea, XattrEntries, XattrEntry, XattrFormat, XattrValue};
@@ -20,8 +20,8 @@ pub use block::{
     XATTR_BLOCK_HEADER_SIZE, XattrBlock, set_xattr_block_references, update_xattr_block_checksum,
 };
 pub use hash::{verify_xattr_entry_hash, xattr_entry_hash, xattr_value_checksum, xattr_value_checksum_of};
+pub use list::{ListedValue, ListedXattr, XattrList};
 pub use name::XattrIndex;
-pub use remove::{XattrsLeft, remove_block_xattr, remove_inode_xattr};
 
 /// First word of both areas (`h_magic`).
 const MAGIC: u32 = 0xEA02_0000;
