@@ -45,7 +45,8 @@ fn refuses<T>(ground: &Ground, text: &str, edit: impl FnOnce(&mut Direct<'_>) ->
     assert!(contents(ground) == before, "a block was changed");
 }
 
-/// Changes a group's descriptor and repairs its checksum.
+/// Changes a group's descriptor and repairs its checksum. Its bitmaps are dropped from memory: a bitmap is verified once
+/// per load.
 pub(super) fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut GroupDescriptor)) {
     let mut blocks = Direct(ground);
     let mut changed = descriptor(&blocks, group).unwrap();
@@ -53,6 +54,9 @@ pub(super) fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut Grou
     let (block, offset) = ground.superblock.geometry.descriptor_position(group).unwrap();
     let encode = |bytes: &mut [u8]| changed.encode(&mut bytes[offset as usize..], group, &ground.superblock);
     blocks.change(block, encode).unwrap().unwrap();
+    for bitmap in [changed.block_bitmap, changed.inode_bitmap] {
+        spoil(ground, bitmap, |_| ());
+    }
 }
 
 /// Damages a block on the device, and drops it from memory so that it is checked again.
@@ -112,7 +116,7 @@ fn a_wrong_bitmap_checksum_ends_the_edits_of_its_kind() {
         Allocator::new(ground).give_back(blocks, of, &[(free, 1)])
     });
     new_inode(&mut Direct(ground)).unwrap();
-    Direct(ground).change(places.inode_bitmap, |bytes| bytes[2] ^= 0x10).unwrap();
+    spoil(ground, places.inode_bitmap, |bytes| bytes[2] ^= 0x10);
     refuses(ground, "inode bitmap checksum", new_inode);
 }
 
