@@ -143,7 +143,7 @@ pub(crate) struct Found {
 /// Finds a name in a directory, whose names are locked: nothing, not even `.`, in one that was removed.
 pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Found>> {
     // A removed directory has no names. Its `..` may lead to a number that was reused.
-    if inode.disk().links == 0 {
+    if inode.is_removed() {
         return Ok(None);
     }
     if let Some(answer) = state.names.get(inode.directory_id(), name) {

@@ -18,7 +18,7 @@
 //! after the number was reused creates another inode, with the new generation, gate and mapping.
 
 use super::leave::{Leave, Leavers};
-use super::{Inode, refuse_value};
+use super::{Inode, value_refused};
 use crate::ground::error::Result;
 use crate::ground::state::Ground;
 use foldhash::fast::RandomState;
@@ -62,11 +62,14 @@ impl Ext4State {
     /// if a name leads to it.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         let inode = self.any_inode(ino)?;
-        refuse_value(ino, &inode.disk())?;
-        Ok(inode)
+        match inode.holds_value {
+            true => Err(value_refused(ino)),
+            false => Ok(inode),
+        }
     }
 
     /// The same, without that check.
+    #[inline]
     pub(crate) fn any_inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         self.inodes.get(ino, || self.ground.load_inode(ino))
     }
@@ -197,7 +200,19 @@ impl InodeCache {
 
     /// The inode, loaded by `load` if it is not here. One thread loads, without a lock, and others wait for it: all
     /// must share one gate and one mapping. If the load fails, the next waiter tries.
+    #[inline]
     pub(super) fn get(&self, ino: Ino, load: impl FnOnce() -> Result<Inode>) -> Result<Arc<Inode>> {
+        let table = self.shard(ino).table.lock();
+        if let Some(Entry { inode, unused: None, .. }) = table.entries.get(&ino) {
+            return Ok(inode.clone());
+        }
+        drop(table);
+        self.get_unused(ino, load)
+    }
+
+    /// The same of an inode that is not listed as used.
+    #[inline(never)]
+    fn get_unused(&self, ino: Ino, load: impl FnOnce() -> Result<Inode>) -> Result<Arc<Inode>> {
         let mut evicted = Vec::new();
         let shard = self.shard(ino);
         let mut table = shard.table.lock();

@@ -42,6 +42,8 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 pub struct Inode {
     ino: Ino,
     kind: FileKind,
+    /// It holds the value of an attribute (the flag does not change while the inode lives).
+    holds_value: bool,
     core: Mutex<Arc<InodeValue>>,
     /// Held by an editor of the inode.
     editing: Mutex<()>,
@@ -96,6 +98,11 @@ impl Inode {
     /// Its record, including uncommitted changes. A snapshot: take it once for fields that must agree.
     pub(crate) fn disk(&self) -> Arc<InodeValue> {
         self.core.lock().clone()
+    }
+
+    /// Whether its last name is gone.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.core.lock().links == 0
     }
 
     /// File type.
@@ -160,9 +167,14 @@ fn timestamp(ns: u64) -> Timestamp {
 /// Refuses inodes that hold attribute values, as the kernel does: they are reached through attributes only.
 pub(crate) fn refuse_value(ino: Ino, disk: &DiskInode) -> Result<()> {
     match disk.flags.contains(InodeFlags::EA_INODE) {
-        true => Err(Corrupt::from(CorruptKind::InodeOfValue).in_inode(ino).into()),
+        true => Err(value_refused(ino)),
         false => Ok(()),
     }
+}
+
+#[cold]
+fn value_refused(ino: Ino) -> Error {
+    Corrupt::from(CorruptKind::InodeOfValue).in_inode(ino).into()
 }
 
 impl Inode {

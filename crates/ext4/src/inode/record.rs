@@ -69,6 +69,7 @@ impl Ground {
         if let Some(tid) = self.newest_uncommitted() {
             state.set_datasync_tid(tid.0);
         }
+        let holds_value = disk.flags.contains(InodeFlags::EA_INODE);
         let core = Mutex::new(Arc::new(InodeValue::new(self, ino, disk, record, Told::default())));
         let pointer_places = PointerPlaces::default();
         let (editing, names, attributes) = (Mutex::new(()), RwLock::new(()), RwLock::new(()));
@@ -81,6 +82,7 @@ impl Ground {
         Inode {
             ino,
             kind,
+            holds_value,
             core,
             editing,
             names,

@@ -165,7 +165,7 @@ impl Emptied {
         }
         {
             let _names = directory.steady_names();
-            if directory.disk().links == 0 {
+            if directory.is_removed() {
                 return Err(Error::NotFound);
             }
             check_above(state, parent, &directory)?;

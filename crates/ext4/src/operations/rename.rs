@@ -202,7 +202,7 @@ impl Rename<'_> {
         let state = self.state();
         let find = |place: &Place<'_>| -> Result<Last> {
             // Its names are of no use any longer.
-            if place.directory.disk().links == 0 {
+            if place.directory.is_removed() {
                 return Err(Error::NotFound);
             }
             dir::name::check(place.name)?;
