@@ -21,7 +21,7 @@ pub const QUOTA_LEVELS: u32 = 4;
 /// Bytes of an entry.
 pub const QUOTA_ENTRY_SIZE: usize = size_of::<RawEntry>();
 /// Entries of a leaf.
-pub const QUOTA_LEAF_ENTRIES: u16 = ((QUOTA_BLOCK_SIZE - LEAF_HEAD) / QUOTA_ENTRY_SIZE) as u16;
+pub const QUOTA_LEAF_ENTRIES: u16 = 14;
 
 const LEAF_HEAD: usize = size_of::<RawLeaf>();
 const HEADER: &str = "quota file header";
@@ -125,8 +125,8 @@ impl QuotaHeader {
 }
 
 fn pointer_at(level: u32, id: u32) -> usize {
-    let shift = 8 * (QUOTA_LEVELS - 1).saturating_sub(level);
-    4 * index(id >> shift & 0xFF)
+    let byte = id.to_le_bytes().iter().rev().nth(index(level)).copied().unwrap_or(0);
+    usize::from(byte).saturating_mul(4)
 }
 
 /// The block that a tree block of this level (the root's is 0) leads to for a number; 0 if there is none.
@@ -182,7 +182,7 @@ impl QuotaLeaf {
 
 /// Offsets of all entries of a leaf, used or not.
 fn places() -> impl Iterator<Item = usize> {
-    (0..usize::from(QUOTA_LEAF_ENTRIES)).map(|entry| LEAF_HEAD + entry * QUOTA_ENTRY_SIZE)
+    (LEAF_HEAD..QUOTA_BLOCK_SIZE).step_by(QUOTA_ENTRY_SIZE).take(usize::from(QUOTA_LEAF_ENTRIES))
 }
 
 /// Offset of a number's entry in a leaf.
@@ -192,8 +192,8 @@ pub fn find_quota_entry(leaf: &[u8], id: u32) -> Option<usize> {
 
 /// Offset of the first unused entry in a leaf.
 pub fn find_unused_quota_entry(leaf: &[u8]) -> Option<usize> {
-    places()
-        .find(|&at| leaf.get(at..at + QUOTA_ENTRY_SIZE).is_some_and(|entry| entry.iter().all(|b| *b == 0)))
+    let entry = |at: usize| leaf.get(at..)?.get(..QUOTA_ENTRY_SIZE);
+    places().find(|&at| entry(at).is_some_and(|entry| entry.iter().all(|byte| *byte == 0)))
 }
 
 /// All entries of a leaf.
@@ -218,6 +218,7 @@ struct RawEntry {
 }
 
 const _: () = assert!(QUOTA_ENTRY_SIZE == 72);
+const _: () = assert!((QUOTA_BLOCK_SIZE - LEAF_HEAD) / QUOTA_ENTRY_SIZE == 14, "QUOTA_LEAF_ENTRIES");
 
 /// Usage and limits of a number. A limit of 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
