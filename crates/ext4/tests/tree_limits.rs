@@ -65,6 +65,38 @@ fn kernels(top: &Path, operation: &str, path: &str) -> std::io::Result<()> {
     }
 }
 
+/// Files, directories, links, absent and protected names, with all endings.
+const PATHS: [&str; 28] = [
+    "/.",
+    "/..",
+    "/dir",
+    "/dir/",
+    "/dir/.",
+    "/dir/..",
+    "/data",
+    "/data/",
+    "/data/x",
+    "/nowhere/x",
+    "/link",
+    "/link/",
+    "/dangling",
+    "/dangling/",
+    "/loop",
+    "/loop/",
+    "/loop/x",
+    "/new",
+    "/new/",
+    "/new/.",
+    "/dir/file-00",
+    "/immutable",
+    "/append",
+    "/locked",
+    "/locked/x",
+    "/log",
+    "/log/x",
+    "/spacers",
+];
+
 /// Every operation on every kind of path: the same errno as the kernel's, or the same success.
 #[test]
 fn root_paths_are_refused_as_the_kernel_does() {
@@ -77,44 +109,14 @@ fn root_paths_are_refused_as_the_kernel_does() {
         &["mkdir /locked", "sif /locked flags 0x80010", "mkdir /log", "sif /log flags 0x80020"],
     );
     let long = format!("/{}", "n".repeat(256));
-    let paths = [
-        "/.",
-        "/..",
-        "/dir",
-        "/dir/",
-        "/dir/.",
-        "/dir/..",
-        "/data",
-        "/data/",
-        "/data/x",
-        "/nowhere/x",
-        "/link",
-        "/link/",
-        "/dangling",
-        "/dangling/",
-        "/loop",
-        "/loop/",
-        "/loop/x",
-        "/new",
-        "/new/",
-        "/new/.",
-        "/dir/file-00",
-        "/immutable",
-        "/append",
-        "/locked",
-        "/locked/x",
-        "/log",
-        "/log/x",
-        "/spacers",
-        &long,
-    ];
+    let paths = PATHS.iter().copied().chain([&*long]);
     for operation in OPERATIONS {
         let path = scratch.file("kernel.img");
         image.save(&path);
         let device = image.device();
         let volume = open_rw(device.clone());
         let mounted = KernelMount::image(&path, LoopOptions::default(), "");
-        for path in paths {
+        for path in paths.clone() {
             if (operation, path) == ("link from", "/..") {
                 // The kernel leaves the volume there.
                 continue;

@@ -56,7 +56,9 @@ pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Resu
 }
 
 /// The inode that a name leads to, and the directory's spelling of the name if that differs.
-pub(super) type Last = Option<(Arc<Inode>, Option<Vec<u8>>)>;
+pub(super) type Reached = (Arc<Inode>, Option<Vec<u8>>);
+/// What a last name leads to.
+pub(super) type Last = Option<Reached>;
 
 /// Calls `act` at the end of `path`: with the directory, its names locked since the look-up, the last name, and the
 /// inode it leads to. If `follow`, a last name that is a symbolic link is followed to the final target.

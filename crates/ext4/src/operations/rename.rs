@@ -11,7 +11,7 @@ use super::contents::Contents;
 use super::create::{self, NewFile};
 use super::directories::{Directories, Moves};
 use super::entry::{self, EntryScope, Step};
-use super::path::Last;
+use super::path::{Last, Reached};
 use super::{link, unlink};
 use crate::alloc::inode::NewInode;
 use crate::change::Files;
@@ -198,7 +198,7 @@ impl Rename<'_> {
     }
 
     /// Looks both names up. The old one exists, and the new one if it must.
-    fn look_up(&self) -> Result<((Arc<Inode>, Option<Vec<u8>>), Last)> {
+    fn look_up(&self) -> Result<(Reached, Last)> {
         let state = self.state();
         let find = |place: &Place<'_>| -> Result<Last> {
             // Its names are of no use any longer.
