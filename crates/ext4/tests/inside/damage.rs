@@ -45,7 +45,7 @@ fn refuses<T>(ground: &Ground, text: &str, edit: impl FnOnce(&mut Direct<'_>) ->
     assert!(contents(ground) == before, "a block was changed");
 }
 
-/// Changes a group's descriptor and repairs its checksum. Its bitmaps are dropped from memory: a bitmap is verified once
+/// Changes a group's descriptor and repairs its checksum. Its bitmaps are dropped from memory, as each is verified once
 /// per load.
 pub(super) fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut GroupDescriptor)) {
     let mut blocks = Direct(ground);
