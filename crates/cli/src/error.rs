@@ -264,10 +264,20 @@ struct JsonWarning<'a> {
     path: &'a str,
 }
 
-/// A failure as this program reports it. `source` names a path below the source.
-pub fn told(error: uext4_transfer::Error, source: impl Fn(&[u8]) -> OsString) -> CliError {
+/// A failure as this program reports it. `named` names a path below the source, or the destination in a volume.
+pub fn told(error: uext4_transfer::Error, named: impl Fn(&[u8]) -> OsString) -> CliError {
+    told_of(error, &named, &named)
+}
+
+/// The same where both may be in a volume.
+pub fn told_of(
+    error: uext4_transfer::Error,
+    source: impl Fn(&[u8]) -> OsString,
+    destination: impl Fn(&[u8]) -> OsString,
+) -> CliError {
     let path = match &error.subject {
         Subject::Source(path) => source(path),
+        Subject::Destination(path) => destination(path),
         Subject::Host(path) => path.clone().into(),
     };
     let errno = error.errno();

@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 59] = [
+const EXAMPLES: [Example; 61] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -39,6 +39,8 @@ const EXAMPLES: [Example; 59] = [
     ("cp disk.img:/etc/fstab disk.img:/etc/hosts /tmp", "two files"),
     ("cp -a disk.img:/home /tmp/home", "a tree with owners, times and attributes"),
     ("cp notes.txt disk.img:/home", "a host file into a directory of the volume"),
+    ("cp -a --owner 0:0 rootfs/. disk.img:/", "a host tree, which then belongs to root"),
+    ("cp -a disk.img:/etc disk.img:/etc.old", "a tree within the volume"),
     ("cp - disk.img:/home/dump.sql", "standard input as a file"),
     ("mkdir -p disk.img:/srv/www/static", "a directory, and its missing parents"),
     ("mkdir -m 2775 disk.img:/srv/share", "files made in it belong to its group"),

@@ -7,6 +7,7 @@ mod check;
 mod common;
 mod copy;
 mod copy_attributes;
+mod copy_into;
 mod copy_links;
 mod copy_trees;
 mod descriptors;

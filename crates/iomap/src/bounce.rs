@@ -14,7 +14,7 @@ use crate::plan::{Plan, Request, WriteFlags, counts_copy};
 use uext4_blockdev::{Buffer, Geometry};
 
 /// Largest bounce buffer in bytes. Longer unaligned requests are split into steps.
-const BOUNCE_MAX: u64 = 256 * 1024;
+pub(crate) const BOUNCE_MAX: u64 = 256 * 1024;
 
 /// One step of a bounced request: one device transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

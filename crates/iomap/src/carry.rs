@@ -6,7 +6,7 @@
 //! write fails. On mapped memory the blocks below the end of the file are zeroed and converted before the copy; those
 //! past it are invisible until the size moves and are handled as on any other device.
 
-use crate::bounce::next_step;
+use crate::bounce::{BOUNCE_MAX, next_step};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fs::{Extended, FileSystem, OpenFile};
@@ -161,6 +161,11 @@ impl<F: FileSystem> Writing<'_, F> {
         let (visible, rest) = self.split();
         let first = self.take(visible)?;
         let fresh = self.take(rest)?;
+        if let Some(window) = self.short_window() {
+            self.zero_old_tail()?;
+            self.send_short(window)?;
+            return Ok(fresh);
+        }
         self.zero_edges()?;
         if visible.length > 0 {
             let block = self.file.state().view().block_size();
@@ -190,12 +195,40 @@ impl<F: FileSystem> Writing<'_, F> {
         self.engine.take_blocks(self.file, &Request { range, ..*self.request }, self.plan, false)
     }
 
+    /// The whole blocks of a short write, if it goes to the device as one request with the zeros around its data: every
+    /// block is either covered by the data, or holds none yet.
+    fn short_window(&self) -> Option<Range> {
+        let (edges, range) = (self.plan.zero_edges, self.request.range);
+        let block = self.file.state().view().block_size();
+        let (start, end) = (range.pos - edges.head, range.end() + edges.tail);
+        let whole = start.is_multiple_of(block) && end.is_multiple_of(block);
+        let short = self.request.bounced && end - start <= BOUNCE_MAX && self.plan.route == Route::Allocate;
+        (whole && short).then_some(Range { pos: start, length: end - start })
+    }
+
+    fn send_short(&self, window: Range) -> Result<(), F::Error> {
+        let mut bounce = self.engine.bounce_buffer(window.length as usize)?;
+        let mut at = self.plan.zero_edges.head as usize;
+        bounce[..at].fill(0);
+        for part in self.data {
+            bounce[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        bounce[at..].fill(0);
+        self.send_part(window, &[&bounce])
+    }
+
+    /// Bytes of the old last block, which the file did not have until now.
+    fn zero_old_tail(&self) -> Result<(), F::Error> {
+        let size = self.file.state().size();
+        self.zero(size, size + self.plan.zero_edges.old_tail, State::Written)
+    }
+
     fn zero_edges(&self) -> Result<(), F::Error> {
         let (edges, Range { pos, .. }, end) =
             (self.plan.zero_edges, self.request.range, self.request.range.end());
-        let size = self.file.state().size();
         // Zero the old tail first: the new data may start in the same block.
-        self.zero(size, size + edges.old_tail, State::Written)?;
+        self.zero_old_tail()?;
         let block = u64::from(self.engine.geometry.logical_block);
         // These blocks hold no data yet, so whole device blocks can be zeroed.
         self.zero_all(pos - edges.head, if edges.head > 0 { pos.next_multiple_of(block) } else { pos })?;

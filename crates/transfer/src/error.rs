@@ -17,6 +17,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Subject {
     /// A path below the source, bytes without a leading slash; empty: the source itself.
     Source(Vec<u8>),
+    /// A path below the destination in a volume, bytes without a leading slash; empty: the destination itself.
+    Destination(Vec<u8>),
     /// A file of the host.
     Host(PathBuf),
 }
@@ -49,6 +51,27 @@ pub enum Cause {
     /// Several sources need a directory as the destination.
     #[error("not a directory, and there are several sources")]
     NotDirectory,
+    /// A directory is in the way of something else.
+    #[error("cannot overwrite a directory with something else")]
+    OverDirectory,
+    /// Something else is in the way of a directory.
+    #[error("cannot overwrite something else with a directory")]
+    OverOther,
+    /// A directory would be copied into itself.
+    #[error("cannot copy a directory into itself")]
+    IntoItself,
+    /// Source and destination are one inode.
+    #[error("source and destination are the same file")]
+    SameFile,
+    /// Directories are copied only if the copy is recursive.
+    #[error("-r not specified: the directory is left out")]
+    NotRecursive,
+    /// A directory has several names, or is inside itself.
+    #[error("the directory is reached twice, and is copied once")]
+    Twice,
+    /// The file is the device that is copied to.
+    #[error("is the device of the destination")]
+    DestinationDevice,
     /// The destination has no name that could be created.
     #[error("no such directory")]
     NoDirectory,
@@ -99,6 +122,19 @@ impl Error {
         Error { subject: Subject::Source(path.to_vec()), attribute: None, cause: cause.into() }
     }
 
+    /// An error for a path below the destination in a volume.
+    pub(crate) fn destination(path: &[u8], cause: impl Into<Cause>) -> Self {
+        Error { subject: Subject::Destination(path.to_vec()), attribute: None, cause: cause.into() }
+    }
+
+    /// Names the path below the destination, if the error is one of the destination.
+    pub(crate) fn below(self, path: &[u8]) -> Self {
+        match self.subject {
+            Subject::Destination(_) => Error { subject: Subject::Destination(path.to_vec()), ..self },
+            _ => self,
+        }
+    }
+
     /// An error for a file of the host.
     pub(crate) fn host(path: impl Into<PathBuf>, cause: Cause) -> Self {
         Error { subject: Subject::Host(path.into()), attribute: None, cause }
@@ -123,6 +159,11 @@ impl Error {
         matches!(&self.cause, Cause::Host { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
+    /// Whether the volume was aborted.
+    pub(crate) fn is_of_aborted_volume(&self) -> bool {
+        matches!(&self.cause, Cause::Volume(uext4::Error::Aborted(_)))
+    }
+
     /// The Linux errno.
     pub fn errno(&self) -> i32 {
         match &self.cause {
@@ -130,7 +171,12 @@ impl Error {
             Cause::Host { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
             Cause::NotDirectory => libc::ENOTDIR,
             Cause::NoDirectory => libc::ENOENT,
-            Cause::SourceDevice => libc::EINVAL,
+            Cause::SourceDevice | Cause::DestinationDevice | Cause::IntoItself | Cause::SameFile => {
+                libc::EINVAL
+            }
+            Cause::OverDirectory | Cause::NotRecursive => libc::EISDIR,
+            Cause::OverOther => libc::ENOTDIR,
+            Cause::Twice => libc::ELOOP,
             Cause::JustMade => libc::EEXIST,
             Cause::Moved => libc::ESTALE,
             Cause::LongPath(_) => libc::ENAMETOOLONG,
@@ -153,7 +199,7 @@ impl std::error::Error for Error {}
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = match &self.subject {
-            Subject::Source(path) => OsStr::from_bytes(path),
+            Subject::Source(path) | Subject::Destination(path) => OsStr::from_bytes(path),
             Subject::Host(path) => path.as_os_str(),
         };
         write!(f, "{}: ", path.display())?;

@@ -46,20 +46,20 @@ pub struct Dest<'v> {
 /// [`Volume::close`].
 ///
 /// # Errors
-/// For the host: errors of opening and reading `source`, which must not be a directory. For the volume, with an empty
-/// path: errors of creating and writing `dest`, which is then unchanged or absent; [`Onto::InPlace`] documents its
-/// exception.
+/// For the host: errors of opening and reading `source`, which must not be a directory. For the destination, with an
+/// empty path: errors of creating and writing `dest`, which is then unchanged or absent; [`Onto::InPlace`] says what
+/// it leaves.
 pub fn import(source: &Path, dest: &Dest<'_>, advance: &mut dyn FnMut(u64)) -> Result<u64> {
     let refused = |action, error: io::Error| Error::refused(source, action, error);
     let host = HostFile::open(source).map_err(|error| refused("open", error))?;
     let metadata = host.metadata().map_err(|error| refused("stat", error))?;
     if metadata.is_dir() {
-        return Err(refused("copy", io::Error::from_raw_os_error(libc::EISDIR)));
+        return Err(Error::host(source, Cause::NotRecursive));
     }
     let size = metadata.is_file().then_some(metadata.len());
     let room = size.map(|size| (&host, size));
     fill(dest, metadata.mode(), room, &mut |file| match size {
-        Some(size) => pour(source, &host, file, size, advance).map(|()| size),
+        Some(size) => pour(source, &host, file, size, &mut memory()?, advance).map(|()| size),
         None => drain(source, &host, file, advance),
     })
 }
@@ -81,7 +81,7 @@ pub fn import_stream(
 
 /// Fills a new file, which then gets its name, or the existing one. Returns the result of `fill`. `room`: the source
 /// to check room for, if known.
-fn fill(
+pub(crate) fn fill(
     dest: &Dest<'_>,
     mode: u32,
     room: Option<(&HostFile, u64)>,
@@ -141,17 +141,18 @@ fn check_room(volume: &Volume, file: &File, host: &HostFile, size: u64) -> uext4
     if wanted > free.saturating_add(own) { Err(uext4::Error::NoSpace) } else { Ok(()) }
 }
 
-fn answer(error: uext4::Error) -> Error {
-    Error::source(b"", Cause::Volume(error))
+/// An error of the destination.
+pub(crate) fn answer(error: uext4::Error) -> Error {
+    Error::destination(b"", error)
 }
 
 /// Memory of one step.
-fn memory() -> Result<Buffer> {
+pub(crate) fn memory() -> Result<Buffer> {
     BufferPool::new(STEP).and_then(|pool| pool.take(STEP)).map_err(|error| answer(error.into()))
 }
 
 /// Copies a stream to its end. Writes whole steps, so that small reads from a pipe cause no small writes.
-fn drain(name: &Path, from: &HostFile, file: &File, advance: &mut dyn FnMut(u64)) -> Result<u64> {
+pub(crate) fn drain(name: &Path, from: &HostFile, file: &File, advance: &mut dyn FnMut(u64)) -> Result<u64> {
     let mut buffer = memory()?;
     let (mut from, mut pos) = (from, 0);
     loop {
@@ -175,9 +176,15 @@ fn drain(name: &Path, from: &HostFile, file: &File, advance: &mut dyn FnMut(u64)
     }
 }
 
-/// Copies everything but holes.
-fn pour(source: &Path, host: &HostFile, file: &File, size: u64, advance: &mut dyn FnMut(u64)) -> Result<()> {
-    let mut buffer = memory()?;
+/// Copies everything but holes, through `buffer`.
+pub(crate) fn pour(
+    source: &Path,
+    host: &HostFile,
+    file: &File,
+    size: u64,
+    buffer: &mut [u8],
+    advance: &mut dyn FnMut(u64),
+) -> Result<()> {
     let mut pos = 0;
     while let Some((start, end)) = next_data(host, pos, size) {
         advance(start - pos);

@@ -1,12 +1,15 @@
-//! Copies of files and trees between volumes and the host. Trees go out of volumes only.
+//! Copies of files and trees between volumes and the host.
 //!
-//! [`Export`] copies files and trees, with holes, hard links, attributes, and bounds on the output of a hostile
-//! volume; [`stream`] writes one file to a descriptor; [`import`] and [`import_stream`] copy one into a volume. Nothing
-//! is printed: an [`Observer`] receives progress, and a failure is an [`Error`] that names a path.
+//! [`Export`] copies files and trees out of volumes, with holes, hard links, attributes, and bounds on the output of a
+//! hostile volume; [`stream`] writes one file to a descriptor. [`Import`] copies trees of the host or of volumes into a
+//! volume; [`import`] and [`import_stream`] copy one file. Nothing is printed: an [`Observer`] receives progress, and a
+//! failure is an [`Error`] that names a path.
 //!
 //! Reading path: `export` (destinations) → `tree` (the walk) → `host` (creates files from untrusted names) →
 //! `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (files created so far), `devices` (devices
 //! that must not be written to).
+//!
+//! Into volumes: `into` (its own reading path), `import` (the bytes of one file).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -16,6 +19,7 @@ mod error;
 mod export;
 mod host;
 mod import;
+mod into;
 mod made;
 mod read_ahead;
 mod target;
@@ -26,4 +30,5 @@ pub use devices::Devices;
 pub use error::{Cause, Error, Result, Subject};
 pub use export::{Export, Keep, Observer};
 pub use import::{Dest, Onto, import, import_stream};
+pub use into::{From, Import, ImportOptions};
 pub use read_ahead::stream;

@@ -95,6 +95,12 @@ fn parse(text: &str) -> Result<Owner, CliError> {
     Owner::parse(text, &table("/etc/passwd"), &table("/etc/group")).map_err(CliError::usage)
 }
 
+/// User and group of `OWNER:GROUP` or `OWNER:`.
+pub fn both(text: &str) -> Result<(u32, u32), CliError> {
+    let Owner { uid, gid } = parse(text)?;
+    uid.zip(gid).ok_or_else(|| CliError::usage(format!("`{text}` does not name a user and a group: UID:GID")))
+}
+
 /// Runs it.
 pub fn run(args: &ChownArgs, globals: &Globals) -> Result<(), CliError> {
     let (owner, paths) = match &args.reference {

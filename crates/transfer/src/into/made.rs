@@ -1,0 +1,125 @@
+//! What a copy creates: its first attributes, those it keeps, and the hard links among what was copied.
+
+use super::ImportOptions;
+use super::origin::{Item, Origin};
+use crate::error::Error;
+use crate::export::Keep;
+use std::collections::HashMap;
+use std::sync::Arc;
+use uext4::device::Device;
+use uext4::{Caller, FileKind, Ino, Node, SetAttributes, Volume, XattrFlags};
+
+/// Access control lists as extended attributes.
+const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// What a name leads to, if it exists.
+pub fn look_up(directory: &Node, name: &[u8]) -> uext4::Result<Option<Node>> {
+    match directory.look_up(name) {
+        Err(uext4::Error::NotFound) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Mode and caller to create something with. Attributes that are kept are set once it is complete.
+pub fn first(options: &ImportOptions, item: &Item) -> (u32, Caller) {
+    let mut caller = options.caller.clone();
+    if options.keep != Keep::Nothing {
+        (caller.uid, caller.gid) = item.owner;
+        caller.umask = 0;
+    }
+    if let Some(owner) = options.owner {
+        (caller.uid, caller.gid) = owner;
+    }
+    // As mkdir: the sticky bit counts.
+    let mask = if item.kind == FileKind::Directory { 0o1777 } else { 0o777 };
+    (item.mode & mask, caller)
+}
+
+/// Sets mode, owner and times as far as they are kept, in one transaction.
+pub fn keep_attributes(options: &ImportOptions, item: &Item, node: &Node) -> uext4::Result<()> {
+    let mut set = SetAttributes::new().keep_privileges(true);
+    if options.keep != Keep::Nothing {
+        let (uid, gid) = options.owner.unwrap_or(item.owner);
+        set = set.uid(uid).gid(gid).accessed(item.accessed).modified(item.modified);
+        if item.kind != FileKind::Symlink {
+            set = set.mode(item.mode);
+        }
+    } else if let Some((uid, gid)) = options.owner {
+        set = set.uid(uid).gid(gid);
+    } else {
+        return Ok(());
+    }
+    node.set_attributes(&set)
+}
+
+/// Sets extended attributes: all, or access control lists only. Lists that came from the directory of the copy go.
+pub fn keep_xattrs<O: Origin>(
+    origin: &O,
+    thing: &O::Thing,
+    node: &Node,
+    all: bool,
+    path: &[u8],
+    troubles: &mut Vec<Error>,
+) {
+    let names = match origin.xattr_names(thing, path) {
+        Ok(names) => names,
+        Err(error) => {
+            troubles.push(error);
+            return;
+        }
+    };
+    for inherited in node.xattrs().flatten() {
+        let inherited = inherited.as_bytes();
+        if LISTS.contains(&inherited) && !names.iter().any(|name| name == inherited) {
+            if let Err(error) = node.remove_xattr(inherited) {
+                troubles.push(Error::destination(b"", error).about_attribute(inherited));
+            }
+        }
+    }
+    for name in names.iter().filter(|name| all || LISTS.contains(&&name[..])) {
+        let value = match origin.xattr(thing, name, path) {
+            Ok(Some(value)) => value,
+            Ok(None) => continue,
+            Err(error) => {
+                troubles.push(error);
+                continue;
+            }
+        };
+        match node.set_xattr(name, value, XattrFlags::empty()) {
+            // A name space of another file system.
+            Ok(()) | Err(uext4::Error::NotSupported(_)) => {}
+            Err(error) => troubles.push(Error::destination(b"", error).about_attribute(name)),
+        }
+    }
+}
+
+/// The first copies of inodes with several names.
+#[derive(Default)]
+pub struct Links {
+    /// The volumes copied from. Number 0 is the host, whose devices are part of an inode's identity.
+    volumes: Vec<Arc<dyn Device>>,
+    first: HashMap<(usize, (u64, u64)), (Ino, u32)>,
+}
+
+impl Links {
+    /// The number of a volume. One that is open twice has one.
+    pub fn number(&mut self, volume: &Volume) -> usize {
+        let device = volume.device();
+        let known = self.volumes.iter().position(|known| Arc::ptr_eq(known, device));
+        1 + known.unwrap_or_else(|| {
+            self.volumes.push(device.clone());
+            self.volumes.len() - 1
+        })
+    }
+
+    /// The first copy, if it is still there.
+    pub fn find(&self, volume: &Volume, number: usize, item: &Item) -> Option<Node> {
+        let (ino, generation) = self.first.get(&(number, item.identity))?;
+        volume.node(*ino, Some(*generation)).ok()
+    }
+
+    pub fn add(&mut self, number: usize, item: &Item, copy: &Node) {
+        let found = copy.attributes();
+        self.first.insert((number, item.identity), (found.ino, found.generation));
+    }
+}

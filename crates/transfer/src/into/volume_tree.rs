@@ -1,0 +1,131 @@
+//! A tree of a volume: of the destination itself, or of another one.
+
+use super::origin::{Item, Origin};
+use crate::error::{Error, Result};
+use crate::import::answer;
+use std::path::Path;
+use std::sync::Arc;
+use uext4::{File, Node, OpenOptions, State, Volume, WriteFlags};
+
+/// The tree at a path of a volume.
+pub struct VolumeTree<'a> {
+    pub volume: &'a Volume,
+    pub path: &'a Path,
+}
+
+/// Something in a volume.
+pub struct VolumeThing {
+    node: Node,
+    item: Item,
+}
+
+impl VolumeTree<'_> {
+    /// Whether two volumes are one: they may be open twice.
+    pub fn is_on(&self, volume: &Volume) -> bool {
+        Arc::ptr_eq(self.volume.device(), volume.device())
+    }
+}
+
+fn thing(node: Node) -> VolumeThing {
+    let found = node.attributes();
+    let item = Item {
+        kind: found.kind,
+        mode: found.mode & 0o7777,
+        owner: (found.uid, found.gid),
+        links: found.links.into(),
+        identity: (0, found.ino.get().into()),
+        device: found.rdev,
+        accessed: found.accessed,
+        modified: found.modified,
+    };
+    VolumeThing { node, item }
+}
+
+impl Origin for VolumeTree<'_> {
+    type Thing = VolumeThing;
+
+    fn root(&self, follow: bool) -> Result<VolumeThing> {
+        let node = self.volume.node_at(self.path, follow).map_err(|error| Error::source(b"", error))?;
+        Ok(thing(node))
+    }
+
+    fn child(&self, directory: &VolumeThing, name: &[u8], path: &[u8]) -> Result<VolumeThing> {
+        let node = directory.node.look_up(name).map_err(|error| Error::source(path, error))?;
+        Ok(thing(node))
+    }
+
+    fn item<'t>(&self, thing: &'t VolumeThing) -> &'t Item {
+        &thing.item
+    }
+
+    fn names(&self, directory: &VolumeThing, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let at = |error| Error::source(path, error);
+        let mut names = Vec::new();
+        for entry in directory.node.read_dir().map_err(at)? {
+            let entry = entry.map_err(at)?;
+            if entry.name != b"." && entry.name != b".." {
+                names.push((entry.ino, entry.name));
+            }
+        }
+        names.sort_unstable();
+        Ok(names.into_iter().map(|(_, name)| name).collect())
+    }
+
+    fn target(&self, link: &VolumeThing, path: &[u8]) -> Result<Vec<u8>> {
+        link.node.read_link().map_err(|error| Error::source(path, error))
+    }
+
+    fn xattr_names(&self, thing: &VolumeThing, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let names = thing.node.xattrs().map(|name| name.map(|name| name.as_bytes().to_vec()));
+        names.collect::<uext4::Result<_>>().map_err(|error| Error::source(path, error))
+    }
+
+    fn xattr(&self, thing: &VolumeThing, name: &[u8], path: &[u8]) -> Result<Option<Vec<u8>>> {
+        match thing.node.xattr(name) {
+            Err(uext4::Error::NoAttribute) => Ok(None),
+            value => value.map(Some).map_err(|error| Error::source(path, error).about_attribute(name)),
+        }
+    }
+
+    fn fill(
+        &self,
+        thing: &VolumeThing,
+        path: &[u8],
+        file: &File,
+        buffer: &mut [u8],
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let read = |error| Error::source(path, error);
+        let from = thing.node.open(OpenOptions::new().read(true)).map_err(read)?;
+        let mut done = 0;
+        let size = from.size();
+        for piece in from.map() {
+            let piece = piece.map_err(read)?;
+            let end = piece.end().min(size);
+            if matches!(piece.state, State::Hole | State::Unwritten) {
+                continue;
+            }
+            let mut pos = piece.logical;
+            while pos < end {
+                let wanted = buffer.len().min((end - pos) as usize);
+                let got = from.read_any_at(&mut buffer[..wanted], pos).map_err(read)?;
+                if got == 0 {
+                    break;
+                }
+                file.write_any_at(&buffer[..got], pos, WriteFlags::empty()).map_err(answer)?;
+                pos += got as u64;
+                advance(pos.saturating_sub(done));
+                done = pos;
+            }
+        }
+        if file.size() < size {
+            file.set_len(size).map_err(answer)?;
+        }
+        advance(size.saturating_sub(done));
+        Ok(())
+    }
+
+    fn is_destination(&self, _: &VolumeThing) -> bool {
+        false
+    }
+}
