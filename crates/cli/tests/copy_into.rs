@@ -251,8 +251,8 @@ fn copies_that_are_refused() {
     std::fs::write(scratch.file("plain"), "plain").unwrap();
     let plain = scratch.file("plain");
     for (flags, from, to, reason) in [
-        ("", source.as_os_str().to_owned(), inside("/x"), "-r not specified"),
-        ("-p", source.as_os_str().to_owned(), inside("/x"), "-r not specified"),
+        ("", source.as_os_str().to_owned(), inside("/x"), "is a directory, and -r is not given"),
+        ("-p", source.as_os_str().to_owned(), inside("/x"), "is a directory, and -r is not given"),
         ("-r", inside("/tree"), inside("/tree/a"), "into itself"),
         ("-r", inside("/"), inside("/tree"), "into itself"),
         ("-a", inside("/tree/file"), inside("/tree/file"), "are the same file"),

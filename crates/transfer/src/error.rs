@@ -64,7 +64,7 @@ pub enum Cause {
     #[error("source and destination are the same file")]
     SameFile,
     /// Directories are copied only if the copy is recursive.
-    #[error("-r not specified: the directory is left out")]
+    #[error("is a directory, and -r is not given")]
     NotRecursive,
     /// A directory has several names, or is inside itself.
     #[error("the directory is reached twice, and is copied once")]

@@ -213,10 +213,9 @@ impl<O: Origin> Copier<'_, O> {
             }
         }
         self.observer.copying(&paths.source, &inside(Path::new(""), self.below(paths)));
-        if self.options.recursive && item.links > 1 {
-            if let Some(first) = self.links.find(self.volume, self.number, item) {
-                return self.link(&first, existing, parent, name).map_err(at);
-            }
+        let linked = self.options.recursive && item.links > 1;
+        if linked && let Some(first) = self.links.find(self.volume, self.number, item) {
+            return self.link(&first, existing, parent, name).map_err(at);
         }
         let fills = item.kind == FileKind::Regular || !self.options.recursive;
         let node = match existing {
@@ -232,7 +231,7 @@ impl<O: Origin> Copier<'_, O> {
             None => self.make(thing, item, parent, name, paths)?,
         };
         self.made.push(node.ino());
-        if self.options.recursive && item.links > 1 {
+        if linked {
             self.links.add(self.number, item, &node);
         }
         self.attributes(thing, item, &node, paths);

@@ -70,10 +70,11 @@ pub fn keep_xattrs<O: Origin>(
     };
     for inherited in node.xattrs().flatten() {
         let inherited = inherited.as_bytes();
-        if LISTS.contains(&inherited) && !names.iter().any(|name| name == inherited) {
-            if let Err(error) = node.remove_xattr(inherited) {
-                troubles.push(Error::destination(b"", error).about_attribute(inherited));
-            }
+        if LISTS.contains(&inherited)
+            && !names.iter().any(|name| name == inherited)
+            && let Err(error) = node.remove_xattr(inherited)
+        {
+            troubles.push(Error::destination(b"", error).about_attribute(inherited));
         }
     }
     for name in names.iter().filter(|name| all || LISTS.contains(&&name[..])) {
