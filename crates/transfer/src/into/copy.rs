@@ -2,13 +2,14 @@
 
 use super::made::{self, Links};
 use super::origin::{Item, Origin};
+use super::pool::{self, Job, Pool, Told};
 use super::{ImportOptions, inside};
 use crate::error::{Cause, Error, Result};
-use crate::export::{Keep, Observer};
-use crate::import::{Dest, answer, fill};
+use crate::export::Observer;
+use crate::import::{Dest, fill};
 use std::collections::HashSet;
 use std::path::Path;
-use uext4::{FileKind, Ino, Node, NodeKind, OpenOptions, Volume};
+use uext4::{FileKind, Ino, Node, NodeKind, Volume};
 
 /// The copy of one source.
 pub struct Copier<'a, O: Origin> {
@@ -31,6 +32,8 @@ pub struct Copier<'a, O: Origin> {
     pub entered: HashSet<(u64, u64)>,
     /// For contents.
     pub buffer: &'a mut [u8],
+    /// The threads that fill new files.
+    pub pool: Option<Pool<O::Thing>>,
     pub observer: &'a mut dyn Observer,
 }
 
@@ -82,7 +85,7 @@ impl<O: Origin> Copier<'_, O> {
         join(&mut paths.copy, name.unwrap_or_default());
         if item.kind != FileKind::Directory {
             let Some(name) = name else { return Err(self.at(&paths, Cause::NoDirectory)) };
-            return self.leaf(&thing, &item, directory, name, &paths);
+            return self.leaf(thing, &item, directory, name, &paths).and_then(|()| self.finish());
         }
         if !self.options.recursive {
             return Err(Error::source(b"", Cause::NotRecursive));
@@ -104,8 +107,9 @@ impl<O: Origin> Copier<'_, O> {
                 Err(error) if error.is_of_aborted_volume() => return Err(error),
                 Err(error) => self.observer.trouble(error),
             }
+            self.hear()?;
         }
-        Ok(())
+        self.finish()
     }
 
     /// An error of the copy.
@@ -133,7 +137,7 @@ impl<O: Origin> Copier<'_, O> {
         let item = self.origin.item(&thing).clone();
         match item.kind {
             FileKind::Directory => self.enter(thing, &item, to, Some(name), paths).map(Some),
-            _ => self.leaf(&thing, &item, to, name, paths).map(|()| None),
+            _ => self.leaf(thing, &item, to, name, paths).map(|()| None),
         }
     }
 
@@ -186,13 +190,13 @@ impl<O: Origin> Copier<'_, O> {
     /// Copies anything but a directory.
     fn leaf(
         &mut self,
-        thing: &O::Thing,
+        thing: O::Thing,
         item: &Item,
         parent: &Node,
         name: &[u8],
         paths: &Paths,
     ) -> Result<()> {
-        if self.origin.is_destination(thing) {
+        if self.origin.is_destination(&thing) {
             return Err(Error::source(&paths.source, Cause::DestinationDevice));
         }
         let shown = self.below(paths).to_vec();
@@ -220,21 +224,54 @@ impl<O: Origin> Copier<'_, O> {
         let fills = item.kind == FileKind::Regular || !self.options.recursive;
         let node = match existing {
             Some(existing) if fills && !matches!(existing.kind(), FileKind::Fifo | FileKind::Socket) => {
-                self.refill(thing, item, paths)?;
+                self.refill(&thing, item, paths)?;
                 // The name may lead to another inode now, or through a link.
                 made::look_up(parent, name).map_err(at)?.ok_or_else(|| at(uext4::Error::NotFound))?
             }
-            Some(_) => {
-                parent.unlink(name).map_err(at)?;
-                self.make(thing, item, parent, name, paths)?
+            existing => {
+                if existing.is_some() {
+                    parent.unlink(name).map_err(at)?;
+                }
+                let node = self.make(&thing, item, parent, name, paths)?;
+                if fills {
+                    let paths = (paths.source.clone(), shown);
+                    let job = Job {
+                        thing,
+                        item: item.clone(),
+                        node,
+                        parent: parent.clone(),
+                        name: name.to_vec(),
+                        paths,
+                    };
+                    return self.fill(job, linked);
+                }
+                node
             }
-            None => self.make(thing, item, parent, name, paths)?,
         };
         self.made.push(node.ino());
         if linked {
             self.links.add(self.number, item, &node);
         }
-        self.attributes(thing, item, &node, paths);
+        self.attributes(&thing, item, &node, paths);
+        Ok(())
+    }
+
+    /// Fills a new file: in a thread, unless it is needed at once for the next of its names.
+    fn fill(&mut self, job: Job<O::Thing>, linked: bool) -> Result<()> {
+        self.made.push(job.node.ino());
+        let job = match &self.pool {
+            Some(pool) if !linked => match pool.fill(job) {
+                Ok(()) => return Ok(()),
+                Err(job) => job,
+            },
+            _ => job,
+        };
+        pool::fill(self.origin, &job, self.buffer, &mut |bytes| self.observer.advance(bytes))?;
+        if linked {
+            self.links.add(self.number, &job.item, &job.node);
+        }
+        let tell = &mut |error| self.observer.trouble(error);
+        made::keep(self.origin, self.options, &job.thing, &job.item, &job.node, &job.paths, tell);
         Ok(())
     }
 
@@ -262,7 +299,7 @@ impl<O: Origin> Copier<'_, O> {
         filled.map(drop).map_err(|error| error.below(self.below(paths)))
     }
 
-    /// Creates what does not exist. A file that cannot be filled is removed again.
+    /// Creates what does not exist. Files are filled later.
     fn make(
         &mut self,
         thing: &O::Thing,
@@ -287,33 +324,42 @@ impl<O: Origin> Copier<'_, O> {
             FileKind::BlockDevice => NodeKind::Block { major, minor },
             _ => NodeKind::Regular,
         };
-        if kind != NodeKind::Regular {
-            return parent.make_node(name, kind, mode, &caller).map_err(at);
-        }
-        let node = parent.create(name, mode, &caller).map_err(at)?;
-        let filled = node.open(OpenOptions::new().write(true)).map_err(answer).and_then(|file| {
-            let advance = &mut |bytes| self.observer.advance(bytes);
-            self.origin.fill(thing, &paths.source, &file, self.buffer, advance)
-        });
-        if let Err(error) = filled {
-            // The first failure is reported. A part of a file is worth less than none.
-            let _of_less_interest = parent.unlink(name);
-            return Err(error.below(self.below(paths)));
-        }
-        Ok(node)
+        parent.make_node(name, kind, mode, &caller).map_err(at)
     }
 
-    /// Gives a copy the attributes that are kept. Reports each that fails, and sets the others.
     fn attributes(&mut self, thing: &O::Thing, item: &Item, node: &Node, paths: &Paths) {
-        let below = self.below(paths).to_vec();
-        if self.options.keep != Keep::Nothing {
-            let everything = self.options.keep == Keep::Everything;
-            let mut troubles = Vec::new();
-            made::keep_xattrs(self.origin, thing, node, everything, &paths.source, &mut troubles);
-            troubles.into_iter().for_each(|error| self.observer.trouble(error.below(&below)));
-        }
-        if let Err(error) = made::keep_attributes(self.options, item, node) {
-            self.observer.trouble(Error::destination(&below, error));
-        }
+        let paths = (paths.source.clone(), self.below(paths).to_vec());
+        let tell = &mut |error| self.observer.trouble(error);
+        made::keep(self.origin, self.options, thing, item, node, &paths, tell);
     }
+
+    /// Passes on what the threads tell.
+    fn hear(&mut self) -> Result<()> {
+        let told = self.pool.as_ref().map(|pool| pool.told().collect::<Vec<_>>());
+        told.into_iter().flatten().try_for_each(|told| hear(told, self.observer))
+    }
+
+    /// Waits for the threads.
+    fn finish(&mut self) -> Result<()> {
+        let mut done = Ok(());
+        if let Some(pool) = self.pool.take() {
+            pool.finish(|told| {
+                let heard = hear(told, self.observer);
+                if done.is_ok() {
+                    done = heard;
+                }
+            });
+        }
+        done
+    }
+}
+
+/// An error is one after which nothing more can be copied.
+fn hear(told: Told, observer: &mut dyn Observer) -> Result<()> {
+    match told {
+        Told::Advanced(bytes) => observer.advance(bytes),
+        Told::Trouble(error) if error.is_of_aborted_volume() => return Err(error),
+        Told::Trouble(error) => observer.trouble(error),
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use std::fs::File as HostFile;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use uext4::{File, FileKind, Timestamp};
+use uext4::{Fallocate, File, FileKind, Timestamp};
 
 /// Bytes of a list of names, and of a value, at most (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_MAX: usize = 65536;
@@ -38,6 +38,8 @@ pub struct HostThing {
     directory: Option<Arc<OwnedFd>>,
     name: Vec<u8>,
     size: Option<u64>,
+    /// It has few holes, if any.
+    dense: bool,
 }
 
 impl HostTree<'_> {
@@ -79,7 +81,8 @@ impl HostTree<'_> {
         };
         let Some(item) = item(&stat) else { return Err(self.refused(path, "copy", Errno::OPNOTSUPP)) };
         let size = (kind == FileType::RegularFile).then_some(stat.st_size as u64);
-        Ok(HostThing { item, open, directory, name: name.to_vec(), size })
+        let dense = (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64;
+        Ok(HostThing { item, open, directory, name: name.to_vec(), size, dense })
     }
 
     /// How its attributes are reached: what is neither a file nor a directory has no descriptor that may read them.
@@ -176,6 +179,10 @@ impl Origin for HostTree<'_> {
         let copy = open.try_clone().map_err(|error| Error::refused(self.base, "duplicate", error))?;
         let (host, named) = (HostFile::from(copy), self.base.join(OsStr::from_bytes(path)));
         let named = if path.is_empty() { self.base } else { &named };
+        if let Some(size) = thing.size.filter(|size| thing.dense && *size > buffer.len() as u64) {
+            // In one piece, although other files are written meanwhile. If that fails, the writes tell.
+            let _only_a_hint = file.fallocate(Fallocate::KeepSize, 0, size);
+        }
         match thing.size {
             Some(size) => pour(named, &host, file, size, buffer, advance),
             None => drain(named, &host, file, advance).map(drop),

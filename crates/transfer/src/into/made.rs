@@ -35,8 +35,27 @@ pub fn first(options: &ImportOptions, item: &Item) -> (u32, Caller) {
     (item.mode & mask, caller)
 }
 
+/// Gives a copy the attributes that are kept. Tells each that fails, and sets the others.
+pub fn keep<O: Origin>(
+    origin: &O,
+    options: &ImportOptions,
+    thing: &O::Thing,
+    item: &Item,
+    node: &Node,
+    (source, shown): &(Vec<u8>, Vec<u8>),
+    tell: &mut dyn FnMut(Error),
+) {
+    if options.keep != Keep::Nothing {
+        let everything = options.keep == Keep::Everything;
+        keep_xattrs(origin, thing, node, everything, source, &mut |error| tell(error.below(shown)));
+    }
+    if let Err(error) = keep_attributes(options, item, node) {
+        tell(Error::destination(shown, error));
+    }
+}
+
 /// Sets mode, owner and times as far as they are kept, in one transaction.
-pub fn keep_attributes(options: &ImportOptions, item: &Item, node: &Node) -> uext4::Result<()> {
+fn keep_attributes(options: &ImportOptions, item: &Item, node: &Node) -> uext4::Result<()> {
     let mut set = SetAttributes::new().keep_privileges(true);
     if options.keep != Keep::Nothing {
         let (uid, gid) = options.owner.unwrap_or(item.owner);
@@ -53,18 +72,18 @@ pub fn keep_attributes(options: &ImportOptions, item: &Item, node: &Node) -> uex
 }
 
 /// Sets extended attributes: all, or access control lists only. Lists that came from the directory of the copy go.
-pub fn keep_xattrs<O: Origin>(
+fn keep_xattrs<O: Origin>(
     origin: &O,
     thing: &O::Thing,
     node: &Node,
     all: bool,
     path: &[u8],
-    troubles: &mut Vec<Error>,
+    tell: &mut dyn FnMut(Error),
 ) {
     let names = match origin.xattr_names(thing, path) {
         Ok(names) => names,
         Err(error) => {
-            troubles.push(error);
+            tell(error);
             return;
         }
     };
@@ -74,7 +93,7 @@ pub fn keep_xattrs<O: Origin>(
             && !names.iter().any(|name| name == inherited)
             && let Err(error) = node.remove_xattr(inherited)
         {
-            troubles.push(Error::destination(b"", error).about_attribute(inherited));
+            tell(Error::destination(b"", error).about_attribute(inherited));
         }
     }
     for name in names.iter().filter(|name| all || LISTS.contains(&&name[..])) {
@@ -82,14 +101,14 @@ pub fn keep_xattrs<O: Origin>(
             Ok(Some(value)) => value,
             Ok(None) => continue,
             Err(error) => {
-                troubles.push(error);
+                tell(error);
                 continue;
             }
         };
         match node.set_xattr(name, value, XattrFlags::empty()) {
             // A name space of another file system.
             Ok(()) | Err(uext4::Error::NotSupported(_)) => {}
-            Err(error) => troubles.push(Error::destination(b"", error).about_attribute(name)),
+            Err(error) => tell(Error::destination(b"", error).about_attribute(name)),
         }
     }
 }

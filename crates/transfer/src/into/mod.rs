@@ -1,12 +1,13 @@
 //! Copies of trees into a volume: from the host, from another volume, or within one.
 //!
-//! Reading path: here (destinations) → `copy` (the walk) → `made` (what is created, and its attributes). What is copied
-//! is an `origin`: a tree of the host or of a volume.
+//! Reading path: here (destinations) → `copy` (the walk) → `made` (what is created, and its attributes), `pool` (threads
+//! that fill files). What is copied is an `origin`: a tree of the host or of a volume.
 
 mod copy;
 mod host_tree;
 mod made;
 mod origin;
+mod pool;
 mod volume_tree;
 
 use crate::devices::Devices;
@@ -17,6 +18,7 @@ use copy::Copier;
 use host_tree::HostTree;
 use made::Links;
 use origin::Origin;
+use pool::{Pool, Queue};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -143,26 +145,32 @@ impl<'v> Import<'v> {
             (None, Some(name)) if !ends_in_dot(source) => Some(name.as_bytes().to_vec()),
             _ => None,
         };
-        let mut copier = Copier {
-            volume: self.volume,
-            options: &self.options,
-            origin,
-            number,
-            above,
-            path: &self.path,
-            // Paths below the destination begin with the source's name if that is below it.
-            shown: self.name.is_none(),
-            links: &mut self.links,
-            earlier: &self.earlier,
-            made: Vec::new(),
-            entered: HashSet::new(),
-            buffer: &mut self.buffer,
-            observer,
-        };
-        let done = copier.run(&self.directory, name.as_deref());
-        let made = std::mem::take(&mut copier.made);
-        self.earlier.extend(made);
-        done
+        let queue = Queue::default();
+        std::thread::scope(|scope| {
+            let pool = self.options.recursive.then(|| Pool::start(scope, &queue, origin, &self.options));
+            let mut copier = Copier {
+                volume: self.volume,
+                options: &self.options,
+                origin,
+                number,
+                above,
+                path: &self.path,
+                // Paths below the destination begin with the source's name if that is below it.
+                shown: self.name.is_none(),
+                links: &mut self.links,
+                earlier: &self.earlier,
+                made: Vec::new(),
+                entered: HashSet::new(),
+                buffer: &mut self.buffer,
+                pool,
+                observer,
+            };
+            let done = copier.run(&self.directory, name.as_deref());
+            let made = std::mem::take(&mut copier.made);
+            drop(copier);
+            self.earlier.extend(made);
+            done
+        })
     }
 }
 

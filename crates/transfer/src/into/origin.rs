@@ -21,9 +21,9 @@ pub struct Item {
 }
 
 /// A tree of the host or of a volume. Errors name a path below its root, which is given for that.
-pub trait Origin {
+pub trait Origin: Sync {
     /// Something in the tree, ready to be read.
-    type Thing;
+    type Thing: Send;
 
     /// The root, and whether names in the tree are followed from there if it is a symbolic link.
     fn root(&self, follow: bool) -> Result<Self::Thing>;
