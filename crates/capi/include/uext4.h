@@ -45,6 +45,12 @@
 // `uext4_access`: read a file, or list a directory.
 #define UEXT4_ACCESS_READ 4
 
+// `uext4_setxattr`: the attribute must not exist (`XATTR_CREATE`).
+#define UEXT4_XATTR_CREATE 1
+
+// `uext4_setxattr`: the attribute must exist (`XATTR_REPLACE`).
+#define UEXT4_XATTR_REPLACE 2
+
 // The file is read.
 #define UEXT4_READ 1
 
@@ -136,6 +142,15 @@
 // Changes blocks: `flags` is one of `UEXT4_FALLOC_…`.
 #define UEXT4_OP_FALLOCATE 5
 
+// `uext4_rename_with`: an existing new name is `-EEXIST` (`RENAME_NOREPLACE`).
+#define UEXT4_RENAME_NOREPLACE 1
+
+// `uext4_rename_with`: both names exist, and what they lead to changes places (`RENAME_EXCHANGE`).
+#define UEXT4_RENAME_EXCHANGE 2
+
+// `uext4_rename_with`: a whiteout stays under the old name (`RENAME_WHITEOUT`).
+#define UEXT4_RENAME_WHITEOUT 4
+
 // The volume may be changed. Without it nothing is ever written to the device.
 #define UEXT4_OPEN_WRITE 1
 
@@ -185,7 +200,7 @@ struct uext4_time {
   uint32_t reserved;
 };
 
-// A user who asks.
+// A user who asks, or makes something.
 struct uext4_caller {
   // User.
   uint32_t uid;
@@ -377,6 +392,22 @@ int32_t uext4_access(struct uext4_volume *volume,
                      const struct uext4_caller *caller,
                      uint32_t access,
                      int32_t follow);
+
+// Sets an extended attribute, as `setxattr`; `flags` are 0 or one of `UEXT4_XATTR_…`. Access control lists are the
+// attributes `system.posix_acl_access` and `system.posix_acl_default`.
+int32_t uext4_setxattr(struct uext4_volume *volume,
+                       const char *name,
+                       const char *attribute,
+                       const void *value,
+                       size_t size,
+                       uint32_t flags,
+                       int32_t follow);
+
+// Removes an extended attribute, as `removexattr`.
+int32_t uext4_removexattr(struct uext4_volume *volume,
+                          const char *name,
+                          const char *attribute,
+                          int32_t follow);
 
 // What the last failed call of this thread says of its failure: a line of text, empty if none failed. It stays valid
 // until the next call of this thread that fails.
@@ -615,6 +646,68 @@ int32_t uext4_replacement_finish(struct uext4_replacement *replacement);
 // Gives the replacement up, and ends its handle. The name still leads to the old file; the new one goes with its last
 // handle.
 int32_t uext4_replacement_abandon(struct uext4_replacement *replacement);
+
+// Makes a directory, as `mkdir`. Of `mode` the permissions and the sticky bit count. It belongs to `caller`, or to
+// root if that is NULL; there is no umask. What it inherits from its directory, it inherits as in Linux. Each call
+// that makes, renames or removes a name is one transaction, and durable after `uext4_sync`.
+int32_t uext4_mkdir(struct uext4_volume *volume,
+                    const char *name,
+                    uint32_t mode,
+                    const struct uext4_caller *caller);
+
+// The same, with all directories on the way that are missing. It is no error if the directory exists.
+int32_t uext4_mkdir_all(struct uext4_volume *volume,
+                        const char *name,
+                        uint32_t mode,
+                        const struct uext4_caller *caller);
+
+// Makes a pipe, a socket, a device or an empty file, as `mknod`. `mode` has the type (`S_IFIFO`, `S_IFSOCK`, `S_IFCHR`,
+// `S_IFBLK`, `S_IFREG` or 0) and the permissions; `major` and `minor` are those of a device.
+int32_t uext4_mknod(struct uext4_volume *volume,
+                    const char *name,
+                    uint32_t mode,
+                    uint32_t major,
+                    uint32_t minor,
+                    const struct uext4_caller *caller);
+
+// Makes a symbolic link `name` that holds `target`, as `symlink`: 1 to 4095 bytes, less than a block.
+int32_t uext4_symlink(struct uext4_volume *volume,
+                      const char *target,
+                      const char *name,
+                      const struct uext4_caller *caller);
+
+// Gives a file another name, as `link`. A symbolic link is not followed.
+int32_t uext4_link(struct uext4_volume *volume, const char *original, const char *name);
+
+// Renames, as `rename`: what has the new name is replaced; a directory replaces only an empty one.
+int32_t uext4_rename(struct uext4_volume *volume, const char *from, const char *to);
+
+// Renames, as `renameat2` with flags: `UEXT4_RENAME_…`.
+int32_t uext4_rename_with(struct uext4_volume *volume,
+                          const char *from,
+                          const char *to,
+                          uint32_t flags);
+
+// Removes an empty directory, as `rmdir`.
+int32_t uext4_rmdir(struct uext4_volume *volume, const char *name);
+
+// Removes a directory with everything in it; it is no transaction as a whole.
+int32_t uext4_remove_all(struct uext4_volume *volume, const char *name);
+
+// Opens a new regular file without a name, as `open` with `O_TMPFILE`: it inherits what a file in `directory` does.
+// `flags` are `UEXT4_READ` and `UEXT4_WRITE`. `uext4_link_file` gives it a name; without one it goes with its last
+// handle.
+int32_t uext4_tmpfile(struct uext4_volume *volume,
+                      const char *directory,
+                      uint32_t flags,
+                      uint32_t mode,
+                      const struct uext4_caller *caller,
+                      struct uext4_file **file);
+
+// Gives an open file a name: its first, if it is from `uext4_tmpfile`, or another one. As `linkat` with
+// `AT_EMPTY_PATH`.
+int32_t uext4_link_file(struct uext4_file *file,
+                        const char *name);
 
 // The version of the library, such as `"0.1.0"`.
 const char *uext4_version(void);

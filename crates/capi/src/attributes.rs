@@ -1,12 +1,12 @@
 //! Changing attributes of files, and asking who may do what.
 
-use crate::border::path;
+use crate::border::{bytes, path, text};
 use crate::call::{Fault, Result, call_int};
 use crate::names::uext4_time;
 use crate::volume::{VOLUMES, uext4_volume};
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::path::Path;
-use uext4::{Access, Caller, InodeFlags, SetAttributes, Time, Timestamp, Volume};
+use uext4::{Access, Caller, InodeFlags, SetAttributes, Time, Timestamp, Volume, XattrFlags};
 
 /// Nanoseconds of a time for `uext4_utimens`: the current time, as `UTIME_NOW`.
 pub const UEXT4_TIME_NOW: u32 = 0x3fff_ffff;
@@ -24,7 +24,7 @@ pub const UEXT4_ACCESS_READ: u32 = 4;
 ///
 /// # Safety
 /// As of [`path`].
-unsafe fn at<T>(
+pub(crate) unsafe fn at<T>(
     volume: *mut uext4_volume,
     name: *const c_char,
     work: impl FnOnce(&Volume, &Path) -> uext4::Result<T>,
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn uext4_set_project(
     call_int(|| unsafe { set(volume, name, follow, &SetAttributes::new().project(project)) })
 }
 
-/// A user who asks.
+/// A user who asks, or makes something.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct uext4_caller {
@@ -148,7 +148,7 @@ pub struct uext4_caller {
 
 /// # Safety
 /// `caller` is NULL or can be read, with its groups.
-unsafe fn caller_of(caller: *const uext4_caller) -> Result<Caller> {
+pub(crate) unsafe fn caller_of(caller: *const uext4_caller) -> Result<Caller> {
     if caller.is_null() {
         return Err(Fault::new(libc::EFAULT, "the caller is NULL"));
     }
@@ -191,5 +191,54 @@ pub unsafe extern "C" fn uext4_access(
             true => Ok(0),
             false => Err(Fault::new(libc::EACCES, format!("user {uid} may not do that"))),
         }
+    })
+}
+
+/// `uext4_setxattr`: the attribute must not exist (`XATTR_CREATE`).
+pub const UEXT4_XATTR_CREATE: u32 = 1;
+/// `uext4_setxattr`: the attribute must exist (`XATTR_REPLACE`).
+pub const UEXT4_XATTR_REPLACE: u32 = 2;
+
+/// Sets an extended attribute, as `setxattr`; `flags` are 0 or one of `UEXT4_XATTR_…`. Access control lists are the
+/// attributes `system.posix_acl_access` and `system.posix_acl_default`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_setxattr(
+    volume: *mut uext4_volume,
+    name: *const c_char,
+    attribute: *const c_char,
+    value: *const c_void,
+    size: usize,
+    flags: u32,
+    follow: i32,
+) -> i32 {
+    call_int(|| {
+        let flags = XattrFlags::from_bits(flags).ok_or_else(|| Fault::invalid("flags of an attribute"))?;
+        // SAFETY: the caller promises strings, and `size` bytes.
+        unsafe {
+            let (attribute, value) = (text(attribute)?.to_bytes(), bytes(value.cast(), size)?);
+            let set = |volume: &Volume, name: &Path| {
+                volume.node_at(name, follow != 0)?.set_xattr(attribute, value, flags)
+            };
+            at(volume, name, set)?;
+        }
+        Ok(0)
+    })
+}
+
+/// Removes an extended attribute, as `removexattr`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uext4_removexattr(
+    volume: *mut uext4_volume,
+    name: *const c_char,
+    attribute: *const c_char,
+    follow: i32,
+) -> i32 {
+    call_int(|| {
+        // SAFETY: the caller promises strings.
+        unsafe {
+            let attribute = text(attribute)?.to_bytes();
+            at(volume, name, |volume, name| volume.remove_xattr(name, attribute, follow != 0))?;
+        }
+        Ok(0)
     })
 }

@@ -7,7 +7,7 @@
 //! - `handle.rs`: what stands behind a handle, so that a wrong one is an error
 //! - `call.rs`: results and errors of calls; no panic leaves it
 //! - `border.rs`: C's pointers become references
-//! - `volume.rs`, `file.rs`, `names.rs`, `attributes.rs`, `queue.rs`, `replace.rs`: the calls
+//! - `volume.rs`, `file.rs`, `names.rs`, `attributes.rs`, `tree.rs`, `queue.rs`, `replace.rs`: the calls
 #![deny(missing_docs)]
 #![allow(non_camel_case_types, reason = "names as C has them")]
 #![allow(clippy::missing_safety_doc, reason = "the header's head has the rules of pointers")]
@@ -20,6 +20,7 @@ mod handle;
 mod names;
 mod queue;
 mod replace;
+mod tree;
 mod volume;
 
 pub use attributes::*;
@@ -28,4 +29,5 @@ pub use file::*;
 pub use names::*;
 pub use queue::*;
 pub use replace::*;
+pub use tree::*;
 pub use volume::*;

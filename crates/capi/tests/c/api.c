@@ -301,6 +301,94 @@ static void attributes(void)
 }
 
 /* Whether the file at this name is SIZE bytes, all FILL. */
+static int is_kind(const char *name, uint32_t mode, uint32_t uid)
+{
+    struct uext4_stat found;
+
+    IS(uext4_stat(volume, name, 0, &found), 0);
+    return found.mode == mode && found.uid == uid;
+}
+
+static void tree(void)
+{
+    struct uext4_caller user = {.uid = 7, .gid = 8};
+    struct uext4_stat one, other;
+    struct uext4_file *file = NULL;
+    char held[16];
+
+    IS(uext4_mkdir(volume, "/t", 0755, NULL), 0);
+    IS(uext4_mkdir(volume, "/t", 0755, NULL), -EEXIST);
+    IS(uext4_mkdir(volume, "/t/none/x", 0755, NULL), -ENOENT);
+    IS(uext4_mkdir(volume, "/t/x", 0100755, NULL), -EINVAL);
+    IS(uext4_mkdir(volume, NULL, 0755, NULL), -EFAULT);
+    IS(uext4_mkdir(NULL, "/t/x", 0755, NULL), -EINVAL);
+    IS(uext4_mkdir_all(volume, "/t/a/b/c", 0750, &user), 0);
+    IS(uext4_mkdir_all(volume, "/t/a/b", 0750, &user), 0);
+    IS(is_kind("/t/a/b/c", S_IFDIR | 0750, 7), 1);
+
+    IS(uext4_mknod(volume, "/t/pipe", S_IFIFO | 0640, 0, 0, &user), 0);
+    IS(uext4_mknod(volume, "/t/device", S_IFCHR | 0600, 5, 70000, NULL), 0);
+    IS(uext4_mknod(volume, "/t/file", 0600, 0, 0, NULL), 0);
+    IS(uext4_mknod(volume, "/t/dir", S_IFDIR | 0600, 0, 0, NULL), -EPERM);
+    IS(uext4_mknod(volume, "/t/odd", 0170000 | 0600, 0, 0, NULL), -EINVAL);
+    IS(uext4_mknod(volume, "/t/odd", S_IFBLK | 0600, 4096, 0, NULL), -EINVAL);
+    IS(is_kind("/t/pipe", S_IFIFO | 0640, 7), 1);
+    IS(uext4_stat(volume, "/t/device", 0, &one), 0);
+    IS(one.mode == (S_IFCHR | 0600) && one.rdev_major == 5 && one.rdev_minor == 70000, 1);
+
+    IS(uext4_symlink(volume, "file", "/t/link", &user), 0);
+    IS(uext4_symlink(volume, "", "/t/empty", &user), -ENOENT);
+    IS(uext4_readlink(volume, "/t/link", held, sizeof held), 4);
+    IS(memcmp(held, "file", 4), 0);
+    IS(uext4_link(volume, "/t/file", "/t/again"), 0);
+    IS(uext4_link(volume, "/t/file", "/t/again"), -EEXIST);
+    IS(uext4_link(volume, "/t/a", "/t/dir"), -EPERM);
+    IS(uext4_stat(volume, "/t/again", 0, &one), 0);
+    IS(one.links, 2);
+
+    IS(uext4_rename(volume, "/t/again", "/t/a/b/moved"), 0);
+    IS(uext4_rename(volume, "/t/again", "/t/a/b/moved"), -ENOENT);
+    IS(uext4_rename(volume, "/t/a", "/t/a/b/c/inside"), -EINVAL);
+    IS(uext4_rename(volume, "/t/file", "/t/a"), -EISDIR);
+    IS(uext4_rename_with(volume, "/t/pipe", "/t/device", UEXT4_RENAME_NOREPLACE), -EEXIST);
+    IS(uext4_rename_with(volume, "/t/pipe", "/t/device", UEXT4_RENAME_EXCHANGE), 0);
+    IS(is_kind("/t/device", S_IFIFO | 0640, 7), 1);
+    IS(uext4_rename_with(volume, "/t/pipe", "/t/left", UEXT4_RENAME_WHITEOUT), 0);
+    IS(is_kind("/t/pipe", S_IFCHR, 0), 1);
+    IS(uext4_rename_with(volume, "/t/left", "/t/x", 8), -EINVAL);
+
+    IS(uext4_tmpfile(volume, "/t", UEXT4_READ, 0600, NULL, &file), -EINVAL);
+    IS(uext4_tmpfile(volume, "/t/file", UEXT4_WRITE, 0600, NULL, &file), -ENOTDIR);
+    IS(uext4_tmpfile(volume, "/t", UEXT4_READ | UEXT4_WRITE, 0640, &user, &file), 0);
+    IS(uext4_pwrite_any(file, "hello", 5, 0, 0), 5);
+    IS(uext4_link_file(file, "/t/file"), -EEXIST);
+    IS(uext4_link_file(file, "/t/named"), 0);
+    IS(uext4_link_file(file, "/t/a/named too"), 0);
+    IS(uext4_file_close(file), 0);
+    IS(is_kind("/t/named", S_IFREG | 0640, 7), 1);
+    IS(uext4_stat(volume, "/t/named", 0, &one), 0);
+    IS(uext4_stat(volume, "/t/a/named too", 0, &other), 0);
+    IS(one.ino == other.ino && one.links == 2 && one.size == 5, 1);
+
+    IS(uext4_setxattr(volume, "/t/named", "user.note", "kept", 4, UEXT4_XATTR_REPLACE, 1), -ENODATA);
+    IS(uext4_setxattr(volume, "/t/named", "user.note", "kept", 4, 0, 1), 0);
+    IS(uext4_setxattr(volume, "/t/named", "user.note", "x", 1, UEXT4_XATTR_CREATE, 1), -EEXIST);
+    IS(uext4_setxattr(volume, "/t/link", "user.note", "x", 1, 0, 0), -EPERM);
+    IS(uext4_setxattr(volume, "/t/named", "other.note", "x", 1, 0, 1), -EOPNOTSUPP);
+    IS(uext4_setxattr(volume, "/t/named", "user.note", "x", 1, 4, 1), -EINVAL);
+    IS(uext4_setxattr(volume, "/t/named", "user.note", NULL, 1, 0, 1), -EFAULT);
+    IS(uext4_getxattr(volume, "/t/named", "user.note", 1, held, sizeof held), 4);
+    IS(uext4_removexattr(volume, "/t/named", "user.note", 1), 0);
+    IS(uext4_removexattr(volume, "/t/named", "user.note", 1), -ENODATA);
+
+    IS(uext4_rmdir(volume, "/t/a"), -ENOTEMPTY);
+    IS(uext4_rmdir(volume, "/t/file"), -ENOTDIR);
+    IS(uext4_rmdir(volume, "/t/a/b/c"), 0);
+    IS(uext4_unlink(volume, "/t/a"), -EISDIR);
+    IS(uext4_remove_all(volume, "/t"), 0);
+    IS(uext4_remove_all(volume, "/t"), -ENOENT);
+}
+
 static int is_whole(const char *name, char fill, int64_t size)
 {
     struct uext4_file *file;
@@ -578,6 +666,7 @@ int main(int count, char **arguments)
     wrong_handles();
     files();
     attributes();
+    tree();
     names();
     replacements();
     queues();

@@ -1,5 +1,6 @@
 //! Calls that give inodes more names, and that remove names and directories.
 
+use super::file::File;
 use super::node::Node;
 use super::volume::Volume;
 use crate::ground::caller::Caller;
@@ -12,7 +13,7 @@ use std::path::Path;
 
 impl Node {
     /// Creates a regular file without a name, with what a file in this directory inherits, as Linux's `O_TMPFILE`.
-    /// [`Node::link`] gives it a name; without one it is freed with its last [`Node`] and [`File`](crate::File), or
+    /// [`Node::link`] gives it a name; without one it is freed with its last [`Node`] and [`File`], or
     /// after a crash by the next open for writing.
     ///
     /// # Errors
@@ -60,6 +61,19 @@ impl Node {
         let volume = self.volume();
         volume.check_changes()?;
         remove_dir::remove_in(&volume.shared.fs, &self.held, name.as_ref())
+    }
+}
+
+impl File {
+    /// Gives the file a name at `path` of its volume: another one, or its first if it was made by
+    /// [`Node::make_unnamed`]. As Linux's `linkat` of a descriptor.
+    ///
+    /// # Errors
+    /// As of [`Node::link`]; those of resolving the path.
+    pub fn link_at(&self, path: impl AsRef<Path>) -> Result<()> {
+        let volume = self.volume();
+        volume.check_changes()?;
+        link::link_at(&volume.shared.fs, path.as_ref().as_os_str().as_bytes(), &self.open_file().inode)
     }
 }
 

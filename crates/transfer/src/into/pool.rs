@@ -1,0 +1,120 @@
+//! Threads that fill new files while the walk goes on: a device answers several requests at a time.
+
+use super::ImportOptions;
+use super::made;
+use super::origin::{Item, Origin};
+use crate::error::{Error, Result};
+use crate::import::{answer, memory};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::Scope;
+use uext4::{Node, OpenOptions};
+
+/// Threads.
+const WORKERS: usize = 4;
+/// New files that wait to be filled. Each may hold a descriptor.
+const WAITING: usize = 32;
+
+/// A new file to fill. It has its name already.
+pub struct Job<T> {
+    pub thing: T,
+    pub item: Item,
+    pub node: Node,
+    pub parent: Node,
+    pub name: Vec<u8>,
+    /// Its path below the source, and that of the copy below the destination.
+    pub paths: (Vec<u8>, Vec<u8>),
+}
+
+/// What a thread tells.
+pub enum Told {
+    Advanced(u64),
+    Trouble(Error),
+}
+
+/// The threads of one copy. They end when it is dropped.
+pub struct Pool<T> {
+    jobs: SyncSender<Job<T>>,
+    told: Receiver<Told>,
+}
+
+/// The receiving end of the jobs, shared by all threads.
+pub type Queue<T> = Mutex<Option<Receiver<Job<T>>>>;
+
+impl<T: Send> Pool<T> {
+    /// Starts the threads.
+    pub fn start<'s, 'e, O>(
+        scope: &'s Scope<'s, 'e>,
+        queue: &'e Queue<T>,
+        origin: &'e O,
+        options: &'e ImportOptions,
+    ) -> Pool<T>
+    where
+        O: Origin<Thing = T>,
+        T: 'e,
+    {
+        let (jobs, waiting) = sync_channel(WAITING);
+        *queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(waiting);
+        let (tell, told) = channel();
+        for _ in 0..WORKERS {
+            let tell = tell.clone();
+            scope.spawn(move || work(queue, origin, options, &tell));
+        }
+        Pool { jobs, told }
+    }
+
+    /// Hands a new file over. Waits if many wait. Gives it back if the threads are gone.
+    pub fn fill(&self, job: Job<T>) -> std::result::Result<(), Job<T>> {
+        self.jobs.send(job).map_err(|refused| refused.0)
+    }
+
+    /// What was told since the last call.
+    pub fn told(&self) -> impl Iterator<Item = Told> {
+        self.told.try_iter()
+    }
+
+    /// Waits for all threads, and calls `hear` with what they tell.
+    pub fn finish(self, mut hear: impl FnMut(Told)) {
+        drop(self.jobs);
+        self.told.iter().for_each(&mut hear);
+    }
+}
+
+fn work<O: Origin>(queue: &Queue<O::Thing>, origin: &O, options: &ImportOptions, tell: &Sender<Told>) {
+    // Nobody hears when the copy has ended early.
+    let say = |told| drop(tell.send(told));
+    let mut buffer = match memory() {
+        Ok(buffer) => buffer,
+        Err(error) => return say(Told::Trouble(error)),
+    };
+    loop {
+        let queue = queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(Ok(job)) = queue.as_ref().map(Receiver::recv) else { return };
+        drop(queue);
+        let filled = fill(origin, &job, &mut buffer, &mut |bytes| say(Told::Advanced(bytes)));
+        match filled {
+            Ok(()) => {
+                made::keep(origin, options, &job.thing, &job.item, &job.node, &job.paths, &mut |error| {
+                    say(Told::Trouble(error));
+                })
+            }
+            Err(error) => say(Told::Trouble(error)),
+        }
+    }
+}
+
+/// Fills a new file. One that cannot be filled is removed again: a part of a file is worth less than none.
+pub fn fill<O: Origin>(
+    origin: &O,
+    job: &Job<O::Thing>,
+    buffer: &mut [u8],
+    advance: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let opened = job.node.open(OpenOptions::new().write(true)).map_err(answer);
+    let filled = opened.and_then(|file| origin.fill(&job.thing, &job.paths.0, &file, buffer, advance));
+    filled.map_err(|error| {
+        // The first failure is reported.
+        let _of_less_interest = job.parent.unlink(&job.name);
+        error.below(&job.paths.1)
+    })
+}
