@@ -92,6 +92,7 @@ mod tick;
 mod times;
 mod tree_changes;
 mod tree_limits;
+mod tree_walk;
 mod trim;
 mod walk;
 mod xattr;

@@ -1,0 +1,237 @@
+//! What a tree of a file system is: names that lead to things, and the errors of changes that it does not allow.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use uext4::RenameFlags;
+
+pub type Id = u64;
+pub const ROOT: Id = 0;
+
+/// Something with a name, or without one while it waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thing {
+    pub kind: Kind,
+    pub mode: u32,
+    pub owner: (u32, u32),
+    pub modified: Option<i64>,
+    pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    Directory { names: BTreeMap<Vec<u8>, Id>, parent: Id },
+    File(Vec<u8>),
+    Symlink(Vec<u8>),
+    Fifo,
+    Device(u32, u32),
+}
+
+impl Thing {
+    pub fn new(kind: Kind, mode: u32, owner: (u32, u32)) -> Thing {
+        Thing { kind, mode, owner, modified: None, attributes: BTreeMap::new() }
+    }
+
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory { .. })
+    }
+}
+
+/// A tree.
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub things: HashMap<Id, Thing>,
+    next: Id,
+}
+
+type Done<T = ()> = Result<T, i32>;
+
+impl Model {
+    pub fn new() -> Model {
+        let root = Kind::Directory { names: BTreeMap::new(), parent: ROOT };
+        Model { things: HashMap::from([(ROOT, Thing::new(root, 0o755, (0, 0)))]), next: 1 }
+    }
+
+    pub fn names(&self, directory: Id) -> &BTreeMap<Vec<u8>, Id> {
+        match &self.things[&directory].kind {
+            Kind::Directory { names, .. } => names,
+            _ => panic!("not a directory"),
+        }
+    }
+
+    fn names_mut(&mut self, directory: Id) -> &mut BTreeMap<Vec<u8>, Id> {
+        match &mut self.things.get_mut(&directory).unwrap().kind {
+            Kind::Directory { names, .. } => names,
+            _ => panic!("not a directory"),
+        }
+    }
+
+    pub fn find(&self, directory: Id, name: &[u8]) -> Option<Id> {
+        self.names(directory).get(name).copied()
+    }
+
+    /// Link counts of all things.
+    pub fn links(&self) -> HashMap<Id, u32> {
+        let mut links = HashMap::from([(ROOT, 2)]);
+        for (&id, thing) in &self.things {
+            let Kind::Directory { names, .. } = &thing.kind else { continue };
+            for child in names.values() {
+                if self.things[child].is_directory() {
+                    *links.entry(*child).or_default() += 2;
+                    *links.entry(id).or_default() += 1;
+                } else {
+                    *links.entry(*child).or_default() += 1;
+                }
+            }
+        }
+        links
+    }
+
+    pub fn add(&mut self, directory: Id, name: &[u8], mut thing: Thing) -> Done<Id> {
+        if self.find(directory, name).is_some() {
+            return Err(libc::EEXIST);
+        }
+        if let Kind::Directory { parent, .. } = &mut thing.kind {
+            *parent = directory;
+        }
+        // Set-group-id directories hand their group on, and directories the bit too.
+        let above = &self.things[&directory];
+        if above.mode & 0o2000 != 0 {
+            thing.owner.1 = above.owner.1;
+            if thing.is_directory() {
+                thing.mode |= 0o2000;
+            }
+        }
+        let id = self.next;
+        self.next += 1;
+        self.things.insert(id, thing);
+        self.names_mut(directory).insert(name.to_vec(), id);
+        Ok(id)
+    }
+
+    pub fn link(&mut self, directory: Id, name: &[u8], id: Id) -> Done {
+        if self.find(directory, name).is_some() {
+            return Err(libc::EEXIST);
+        }
+        if self.things[&id].is_directory() {
+            return Err(libc::EPERM);
+        }
+        self.names_mut(directory).insert(name.to_vec(), id);
+        Ok(())
+    }
+
+    fn drop_if_nameless(&mut self, id: Id) {
+        if !self.links().contains_key(&id) {
+            self.things.remove(&id);
+        }
+    }
+
+    pub fn unlink(&mut self, directory: Id, name: &[u8]) -> Done {
+        let id = self.find(directory, name).ok_or(libc::ENOENT)?;
+        if self.things[&id].is_directory() {
+            return Err(libc::EISDIR);
+        }
+        self.names_mut(directory).remove(name);
+        self.drop_if_nameless(id);
+        Ok(())
+    }
+
+    pub fn remove_dir(&mut self, directory: Id, name: &[u8]) -> Done {
+        let id = self.find(directory, name).ok_or(libc::ENOENT)?;
+        if !self.things[&id].is_directory() {
+            return Err(libc::ENOTDIR);
+        }
+        if !self.names(id).is_empty() {
+            return Err(libc::ENOTEMPTY);
+        }
+        self.names_mut(directory).remove(name);
+        self.things.remove(&id);
+        Ok(())
+    }
+
+    /// Whether `inner` is `outer`, or below it.
+    pub fn is_inside(&self, mut inner: Id, outer: Id) -> bool {
+        loop {
+            if inner == outer {
+                return true;
+            }
+            match self.things[&inner].kind {
+                Kind::Directory { parent, .. } if inner != ROOT => inner = parent,
+                _ => return false,
+            }
+        }
+    }
+
+    fn set_parent(&mut self, id: Id, to: Id) {
+        if let Kind::Directory { parent, .. } = &mut self.things.get_mut(&id).unwrap().kind {
+            *parent = to;
+        }
+    }
+
+    pub fn rename(
+        &mut self,
+        (from, old_name): (Id, &[u8]),
+        (to, new_name): (Id, &[u8]),
+        flags: RenameFlags,
+    ) -> Done {
+        let exchanges = flags.contains(RenameFlags::EXCHANGE);
+        let old = self.find(from, old_name).ok_or(libc::ENOENT)?;
+        let new = self.find(to, new_name);
+        match new {
+            Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(libc::EEXIST),
+            None if exchanges => return Err(libc::ENOENT),
+            Some(new) if new == old => return Ok(()),
+            _ => {}
+        }
+        if self.things[&old].is_directory() && self.is_inside(to, old) {
+            return Err(libc::EINVAL);
+        }
+        if let Some(new) = new {
+            let (old_is, new_is) = (self.things[&old].is_directory(), self.things[&new].is_directory());
+            if new_is && self.is_inside(from, new) {
+                return Err(if exchanges { libc::EINVAL } else { libc::ENOTEMPTY });
+            }
+            match (old_is, new_is) {
+                _ if exchanges => {}
+                (true, false) => return Err(libc::ENOTDIR),
+                (false, true) => return Err(libc::EISDIR),
+                (true, true) if !self.names(new).is_empty() => return Err(libc::ENOTEMPTY),
+                _ => {}
+            }
+        }
+        self.names_mut(from).remove(old_name);
+        self.names_mut(to).insert(new_name.to_vec(), old);
+        self.set_parent(old, to);
+        match new {
+            Some(new) if exchanges => {
+                self.names_mut(from).insert(old_name.to_vec(), new);
+                self.set_parent(new, from);
+            }
+            Some(new) => self.drop_if_nameless(new),
+            None => {}
+        }
+        if flags.contains(RenameFlags::WHITEOUT) {
+            let whiteout = Thing::new(Kind::Device(0, 0), 0, (0, 0));
+            self.add(from, old_name, whiteout)?;
+        }
+        Ok(())
+    }
+
+    pub fn remove_all(&mut self, directory: Id, name: &[u8]) -> Done {
+        let id = self.find(directory, name).ok_or(libc::ENOENT)?;
+        if !self.things[&id].is_directory() {
+            return Err(libc::ENOTDIR);
+        }
+        self.names_mut(directory).remove(name);
+        // Everything that no name outside leads to goes.
+        let mut there = HashSet::new();
+        let mut waiting = vec![ROOT];
+        while let Some(id) = waiting.pop() {
+            if there.insert(id)
+                && let Kind::Directory { names, .. } = &self.things[&id].kind
+            {
+                waiting.extend(names.values());
+            }
+        }
+        self.things.retain(|id, _| there.contains(id));
+        Ok(())
+    }
+}
