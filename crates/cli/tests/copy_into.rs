@@ -163,7 +163,7 @@ fn a_tree_comes_back_as_it_went() {
         oracle::e2fsck_clean(volume.path());
         let wanted = rows(&source);
         for name in ["tree", "again"] {
-            let out = scratch.file(&format!("out-{name}"));
+            let out = scratch.file(format!("out-{name}"));
             good(cp("-a", &[&at(&volume, format!("/{name}")), out.as_os_str()]));
             assert_eq!(rows(&out), wanted, "{name} {args:?}");
         }
@@ -328,7 +328,7 @@ fn root_unreadable_files_are_named() {
     let scratch = Scratch::new(64 << 20);
     let source = scratch.file("tree");
     tree(&source);
-    std::fs::set_permissions(source.join("file"), Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(source.join("file"), Permissions::from_mode(0o0)).unwrap();
     std::fs::set_permissions(source.join("many"), Permissions::from_mode(0o700)).unwrap();
     let volume = empty(&[]);
     std::os::unix::fs::chown(volume.path(), Some(65534), Some(65534)).unwrap();

@@ -262,7 +262,7 @@ impl<O: Origin> Copier<'_, O> {
         let job = match &self.pool {
             Some(pool) if !linked => match pool.fill(job) {
                 Ok(()) => return Ok(()),
-                Err(job) => job,
+                Err(job) => *job,
             },
             _ => job,
         };

@@ -64,8 +64,8 @@ impl<T: Send> Pool<T> {
     }
 
     /// Hands a new file over. Waits if many wait. Gives it back if the threads are gone.
-    pub fn fill(&self, job: Job<T>) -> std::result::Result<(), Job<T>> {
-        self.jobs.send(job).map_err(|refused| refused.0)
+    pub fn fill(&self, job: Job<T>) -> std::result::Result<(), Box<Job<T>>> {
+        self.jobs.send(job).map_err(|refused| Box::new(refused.0))
     }
 
     /// What was told since the last call.
