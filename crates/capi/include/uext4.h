@@ -661,8 +661,8 @@ int32_t uext4_mkdir_all(struct uext4_volume *volume,
                         uint32_t mode,
                         const struct uext4_caller *caller);
 
-// Makes a pipe, a socket, a device or an empty file, as `mknod`. `mode` has the type (`S_IFIFO`, `S_IFSOCK`, `S_IFCHR`,
-// `S_IFBLK`, `S_IFREG` or 0) and the permissions; `major` and `minor` are those of a device.
+// Makes a pipe, a socket, a device or an empty file, as `mknod`. `mode` has the type (`S_IFIFO`, `S_IFSOCK`,
+// `S_IFCHR`, `S_IFBLK`, `S_IFREG` or 0) and the permissions; `major` and `minor` are those of a device.
 int32_t uext4_mknod(struct uext4_volume *volume,
                     const char *name,
                     uint32_t mode,

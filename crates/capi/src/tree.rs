@@ -102,8 +102,8 @@ pub unsafe extern "C" fn uext4_mkdir_all(
     })
 }
 
-/// Makes a pipe, a socket, a device or an empty file, as `mknod`. `mode` has the type (`S_IFIFO`, `S_IFSOCK`, `S_IFCHR`,
-/// `S_IFBLK`, `S_IFREG` or 0) and the permissions; `major` and `minor` are those of a device.
+/// Makes a pipe, a socket, a device or an empty file, as `mknod`. `mode` has the type (`S_IFIFO`, `S_IFSOCK`,
+/// `S_IFCHR`, `S_IFBLK`, `S_IFREG` or 0) and the permissions; `major` and `minor` are those of a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_mknod(
     volume: *mut uext4_volume,

@@ -1,7 +1,7 @@
 //! Copies of trees into a volume: from the host, from another volume, or within one.
 //!
-//! Reading path: here (destinations) → `copy` (the walk) → `made` (what is created, and its attributes), `pool` (threads
-//! that fill files). What is copied is an `origin`: a tree of the host or of a volume.
+//! Reading path: here (destinations) → `copy` (the walk) → `made` (what is created, and its attributes), `pool` (the
+//! threads that fill files). What is copied is an `origin`: a tree of the host or of a volume.
 
 mod copy;
 mod host_tree;
