@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 61] = [
+const EXAMPLES: [Example; 62] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -20,6 +20,7 @@ const EXAMPLES: [Example; 61] = [
     ("du -h -d 1 disk.img:/", "space used by the top directories"),
     ("df -h disk.img other.img", "how full two volumes are"),
     ("cat disk.img:/etc/fstab", "a file on standard output"),
+    ("xattr disk.img:/file --set user.note=kept", "set an attribute"),
     ("xattr disk.img:/srv/share", "all attributes, access control lists as text"),
     ("xattr --only-values disk.img:/etc/hosts user.comment", "the raw value of one attribute"),
     ("map disk.img:/db/data", "the extents, as filefrag -v prints them"),

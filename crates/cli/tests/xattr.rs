@@ -242,3 +242,42 @@ fn damage_of_one_place_hides_nothing_of_the_other() {
         }
     }
 }
+
+/// What is set is read back by debugfs and by us; what is removed is gone.
+#[test]
+fn attributes_are_set_and_removed() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let volume = volume();
+    let run = |words: &[&str], path: &str| {
+        let words = words.iter().map(std::ffi::OsString::from);
+        ["xattr".into(), at(&volume, path)].into_iter().chain(words).collect::<Vec<_>>()
+    };
+    let value = |path: &str, name: &str| good(run(&["--only-values", name], path));
+    good(run(&["--set", "user.note=kept", "-s", "user.bytes=0x00ff", "--set", "user.empty"], "/plain"));
+    assert_eq!(value("/plain", "user.note"), b"kept");
+    assert_eq!(value("/plain", "user.bytes"), b"\x00\xff");
+    assert_eq!(value("/plain", "user.empty"), b"");
+    assert!(oracle::debugfs(volume.path(), "ea_get /plain user.note").contains("kept"));
+    good(run(&["--remove", "user.empty", "-x", "user.bytes", "--set", "user.note=0sbmV3"], "/plain"));
+    assert_eq!(value("/plain", "user.note"), b"new");
+    assert_eq!(text(run(&[], "/plain")), "# file: /plain\nuser.note=\"new\"\n");
+    good(run(&["-h", "--set", "trusted.own=changed"], "/link"));
+    assert_eq!(value("/file", "user.text"), b"a\\quote", "the target is as it was");
+    for (words, path, status, reason) in [
+        (&["--remove", "user.none"][..], "/plain", 1, "no such attribute"),
+        (&["--replace", "--set", "user.none=x"], "/plain", 1, "no such attribute"),
+        (&["--create", "--set", "user.note=x"], "/plain", 1, "exists"),
+        (&["-h", "--set", "user.note=x"], "/link", 1, "not permitted"),
+        (&["--set", "other.note=x"], "/plain", 1, "not supported"),
+        (&["--set", "user.note=x"], "/none", 1, "no such file"),
+        (&["--set", "user.note=0xa"], "/plain", 2, "two hexadecimal digits"),
+        (&["--create", "user.note"], "/plain", 2, "for --set"),
+        (&["user.note", "--remove", "user.note"], "/plain", 2, "--remove"),
+        (&["--json", "--remove", "user.note"], "/plain", 2, "--json"),
+    ] {
+        let told = bad(status, run(words, path));
+        assert!(told.to_lowercase().contains(reason), "{words:?}: {told}");
+    }
+    assert_eq!(value("/plain", "user.note"), b"new");
+    oracle::e2fsck_clean(volume.path());
+}

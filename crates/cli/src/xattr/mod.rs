@@ -1,4 +1,6 @@
-//! `uext4 xattr`: extended attributes, printed as by `getfattr -d -m -`.
+//! `uext4 xattr`: extended attributes, printed as by `getfattr -d -m -`, set and removed as by setfattr(1).
+
+mod change;
 
 use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
@@ -21,7 +23,20 @@ pub struct XattrArgs {
     pub operand: OsString,
     /// One attribute by its full name, such as user.comment; all by default.
     pub name: Option<OsString>,
-    /// Show the attributes of a symbolic link itself instead of following it.
+    /// Set an attribute: text as it is, "text" with backslashes, 0x and hexadecimal digits, or 0s and base64. May be
+    /// given several times, as --remove; removals come first.
+    #[arg(short, long, value_name = "NAME=VALUE", conflicts_with_all = ["json", "only_values"])]
+    pub set: Vec<OsString>,
+    /// Remove an attribute.
+    #[arg(short = 'x', long, value_name = "NAME", conflicts_with_all = ["json", "only_values"])]
+    pub remove: Vec<OsString>,
+    /// With --set: the attribute must not exist yet.
+    #[arg(long, conflicts_with = "replace")]
+    pub create: bool,
+    /// With --set: the attribute must exist.
+    #[arg(long)]
+    pub replace: bool,
+    /// Use a symbolic link itself instead of following it.
     #[arg(short = 'h', long)]
     pub no_dereference: bool,
     /// Print only the raw bytes of the values, one after another.
@@ -63,6 +78,10 @@ struct Xattr {
 
 /// Runs it.
 pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
+    change::check(args)?;
+    if change::changes(args) {
+        return change::run(args, globals);
+    }
     let operand = Operand::parse_or_root(&args.operand)?;
     let volume = operand.volume(&OpenHow::reading(globals, args.common.force, Switches::ON))?;
     let at = |error: uext4::Error| operand.error(error);
