@@ -5,8 +5,8 @@ use crate::images;
 use crate::targets::check;
 use crate::typed::typed;
 use uext4::{
-    Error, Fallocate, Ino, InodeFlags, OpenOptions, SetAttributes, Time, Timestamp, Volume, VolumeOptions,
-    WriteFlags,
+    Caller, Error, Fallocate, FileKind, Ino, InodeFlags, Node, NodeKind, OpenOptions, RenameFlags,
+    SetAttributes, Time, Timestamp, Volume, VolumeOptions, WriteFlags, XattrFlags,
 };
 
 /// What is written.
@@ -39,6 +39,65 @@ fn names(volume: &Volume) -> usize {
         }
     }
     made
+}
+
+/// Directories in which names are changed, and names of each that are tried.
+const DIRECTORIES: usize = 24;
+const NAMES: usize = 6;
+
+/// As [`changed`], of a change that the state of the names may rule out too.
+#[track_caller]
+fn renamed<T>(result: uext4::Result<T>) -> Option<T> {
+    match result {
+        Err(Error::Exists | Error::NotEmpty | Error::Invalid(_) | Error::OtherProject | Error::Stale(_)) => {
+            None
+        }
+        other => changed(other),
+    }
+}
+
+/// Makes, links, renames and removes names of all kinds in the directories that are there, and what they lead to.
+fn tree(volume: &Volume) {
+    let inodes = volume.superblock().geometry.inodes_count().min(4 * FILES);
+    let nodes = (1..=inodes).filter_map(|ino| typed(volume.node(Ino(ino), None)));
+    let directories: Vec<Node> =
+        nodes.filter(|node| node.kind() == FileKind::Directory).take(DIRECTORIES).collect();
+    let caller = Caller::new(5, 6);
+    for (at, node) in directories.iter().enumerate() {
+        let other = &directories[(at + 1) % directories.len()];
+        let made = renamed(node.make_dir(b"new directory", 0o755, &caller));
+        renamed(node.make_symlink(b"new link", vec![b't'; 40 * at + 1], &caller));
+        renamed(node.make_node(b"new node", NodeKind::Char { major: 1, minor: 2 }, 0o600, &caller));
+        if let Some(made) = &made {
+            renamed(made.create("n".repeat(200), 0o644, &caller));
+            renamed(made.make_dir(b"below", 0o2775, &caller));
+            renamed(made.set_xattr(b"user.ink", vec![INK; 60 * at], XattrFlags::empty()));
+            renamed(made.remove_dir(b"below"));
+        }
+        if let Some(unnamed) = renamed(node.make_unnamed(0o600, &caller)) {
+            renamed(node.link(b"named at last", &unnamed));
+        }
+        // What was there before: some names of each directory.
+        let listed = typed(node.read_dir()).into_iter().flatten().map_while(typed);
+        let names: Vec<Vec<u8>> = listed.map(|entry| entry.name).take(2 + NAMES).collect();
+        for (number, name) in names.iter().filter(|name| *name != b"." && *name != b"..").enumerate() {
+            if let Some(found) = renamed(node.look_up(name)) {
+                renamed(other.link(format!("link {number}"), &found));
+                renamed(found.set_xattr(b"user.ink", vec![INK; 300], XattrFlags::empty()));
+                renamed(found.remove_xattr(b"user.ink"));
+            }
+            let new = format!("renamed {number}");
+            match number % 4 {
+                0 => renamed(node.rename(name, other, &new, RenameFlags::empty())),
+                1 => renamed(node.rename(name, other, b"new link", RenameFlags::EXCHANGE)),
+                2 => renamed(node.rename(name, node, &new, RenameFlags::WHITEOUT)),
+                _ => renamed(node.unlink(name)),
+            };
+        }
+        renamed(node.rename(b"new node", other, b"new node", RenameFlags::empty()));
+        renamed(node.remove_dir(b"new directory"));
+    }
+    renamed(volume.remove_dir_all("/new directory"));
 }
 
 /// Sets attributes of an inode of any type.
@@ -96,6 +155,7 @@ pub fn operate(image: &[u8]) -> usize {
         changed(file.sync_all());
     }
     written += names(&volume);
+    tree(&volume);
     let closed = changed(volume.close()).is_some();
     if was_sound && closed {
         let after = images::bytes_of(&*device);
