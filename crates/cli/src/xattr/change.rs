@@ -21,7 +21,7 @@ struct Setting {
 /// failure.
 pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     let operand = Operand::parse_or_root(&args.operand)?;
-    let settings = args.set.iter().map(|text| parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let settings = args.set.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let flags = match (args.create, args.replace) {
         (true, _) => XattrFlags::CREATE,
         (_, true) => XattrFlags::REPLACE,
