@@ -291,6 +291,39 @@ fn copies_that_are_refused() {
     oracle::e2fsck_clean(volume.path());
 }
 
+/// A name that is a symbolic link: its target is replaced and gets the attributes, unless it is the source.
+#[test]
+fn copies_go_through_links() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    let volume = empty(&[]);
+    let inside = |path: &str| at(&volume, path);
+    for (name, contents) in [("one", "first\n"), ("two", "second\n")] {
+        std::fs::write(scratch.file(name), contents).unwrap();
+        std::fs::set_permissions(scratch.file(name), Permissions::from_mode(0o604)).unwrap();
+        good(cp("-p", &[scratch.file(name).as_os_str(), &inside("/")]));
+    }
+    good(["ln", "-s", "two"].map(OsString::from).into_iter().chain([inside("/link")]));
+    good(["ln", "-s", "none"].map(OsString::from).into_iter().chain([inside("/dangling")]));
+    let mode =
+        |path: &str| json(["stat".into(), "--json".into(), inside(path)])["stx_mode"].as_u64().unwrap();
+    std::fs::set_permissions(scratch.file("one"), Permissions::from_mode(0o640)).unwrap();
+    good(cp("-a", &[scratch.file("one").as_os_str(), &inside("/link")]));
+    assert_eq!(good(["cat".into(), inside("/two")]), b"first\n");
+    assert_eq!((mode("/two"), mode("/link")), (0o100_640, 0o120_777));
+    for flags in ["-a", "-a --in-place"] {
+        let told = bad(1, cp(flags, &[&inside("/two"), &inside("/link")]));
+        assert!(told.contains("are the same file"), "{flags}: {told}");
+        assert_eq!(good(["cat".into(), inside("/two")]), b"first\n", "{flags}");
+    }
+    good(cp("-a --in-place", &[&inside("/one"), &inside("/link")]));
+    assert_eq!(good(["cat".into(), inside("/two")]), b"first\n");
+    // A link to nothing: the target is made.
+    good(cp("-p", &[scratch.file("two").as_os_str(), &inside("/dangling")]));
+    assert_eq!(good(["cat".into(), inside("/none")]), b"second\n");
+    oracle::e2fsck_clean(volume.path());
+}
+
 /// The image of the volume is not copied into it, wherever it lies in the tree.
 #[test]
 fn the_image_itself_is_left_out() {

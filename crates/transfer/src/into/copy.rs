@@ -206,12 +206,7 @@ impl<O: Origin> Copier<'_, O> {
             if self.options.no_clobber {
                 return Ok(());
             }
-            if self.above.is_some() && item.identity == (0, u64::from(existing.ino().get())) {
-                return Err(self.at(paths, Cause::SameFile));
-            }
-            if self.earlier.contains(&existing.ino()) {
-                return Err(self.at(paths, Cause::JustMade));
-            }
+            self.check_target(existing, item, paths)?;
             if existing.kind() == FileKind::Directory {
                 return Err(self.at(paths, Cause::OverDirectory));
             }
@@ -224,9 +219,7 @@ impl<O: Origin> Copier<'_, O> {
         let fills = item.kind == FileKind::Regular || !self.options.recursive;
         let node = match existing {
             Some(existing) if fills && !matches!(existing.kind(), FileKind::Fifo | FileKind::Socket) => {
-                self.refill(&thing, item, paths)?;
-                // The name may lead to another inode now, or through a link.
-                made::look_up(parent, name).map_err(at)?.ok_or_else(|| at(uext4::Error::NotFound))?
+                self.refill(&thing, item, paths)?
             }
             existing => {
                 if existing.is_some() {
@@ -285,9 +278,18 @@ impl<O: Origin> Copier<'_, O> {
         parent.link(name, first)
     }
 
-    /// Replaces the contents of an existing file.
-    fn refill(&mut self, thing: &O::Thing, item: &Item, paths: &Paths) -> Result<()> {
+    /// Replaces the contents of an existing file: of the target, if the name is a symbolic link. Returns the file.
+    fn refill(&mut self, thing: &O::Thing, item: &Item, paths: &Paths) -> Result<Node> {
         let path = inside(self.path, &paths.copy);
+        let shown = self.below(paths).to_vec();
+        let at = |error: uext4::Error| Error::destination(&shown, error);
+        let target = match self.volume.node_at(&path, true) {
+            Err(uext4::Error::NotFound) => None,
+            found => Some(found.map_err(at)?),
+        };
+        if let Some(target) = &target {
+            self.check_target(target, item, paths)?;
+        }
         let (mode, caller) = made::first(self.options, item);
         let owner = (caller.uid, caller.gid);
         let dest = Dest { volume: self.volume, path: &path, owner, onto: self.options.onto };
@@ -296,7 +298,20 @@ impl<O: Origin> Copier<'_, O> {
             let advance = &mut |bytes| observer.advance(bytes);
             origin.fill(thing, &paths.source, file, buffer, advance).map(|()| 0)
         });
-        filled.map(drop).map_err(|error| error.below(self.below(paths)))
+        filled.map_err(|error| error.below(&shown))?;
+        // The name may lead to another inode now.
+        self.volume.node_at(&path, true).map_err(at)
+    }
+
+    /// Refuses to replace the source itself, and what an earlier source made.
+    fn check_target(&self, target: &Node, item: &Item, paths: &Paths) -> Result<()> {
+        if self.above.is_some() && item.identity == (0, u64::from(target.ino().get())) {
+            return Err(self.at(paths, Cause::SameFile));
+        }
+        match self.earlier.contains(&target.ino()) {
+            true => Err(self.at(paths, Cause::JustMade)),
+            false => Ok(()),
+        }
     }
 
     /// Creates what does not exist. Files are filled later.
