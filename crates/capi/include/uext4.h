@@ -500,6 +500,23 @@ int64_t uext4_seek_data(struct uext4_file *file, uint64_t pos);
 int64_t uext4_seek_hole(struct uext4_file *file,
                         uint64_t pos);
 
+// The value of an extended attribute of an open file, as `fgetxattr`; sizes as of `uext4_getxattr`.
+int64_t uext4_fgetxattr(struct uext4_file *file, const char *attribute, void *value, size_t size);
+
+// Names of extended attributes of an open file, as `flistxattr`: as of `uext4_listxattr`.
+int64_t uext4_flistxattr(struct uext4_file *file, char *list, size_t size);
+
+// Sets an extended attribute of an open file, as `fsetxattr`; `flags` as of `uext4_setxattr`. It may be open for
+// reading only.
+int32_t uext4_fsetxattr(struct uext4_file *file,
+                        const char *attribute,
+                        const void *value,
+                        size_t size,
+                        uint32_t flags);
+
+// Removes an extended attribute of an open file, as `fremovexattr`.
+int32_t uext4_fremovexattr(struct uext4_file *file, const char *attribute);
+
 // Attributes of an open file.
 int32_t uext4_fstat(struct uext4_file *file, struct uext4_stat *facts);
 

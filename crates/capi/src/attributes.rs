@@ -2,11 +2,12 @@
 
 use crate::border::{bytes, path, text};
 use crate::call::{Fault, Result, call_int};
+use crate::file_xattrs::xattr_flags;
 use crate::names::uext4_time;
 use crate::volume::{VOLUMES, uext4_volume};
 use std::ffi::{c_char, c_void};
 use std::path::Path;
-use uext4::{Access, Caller, InodeFlags, SetAttributes, Time, Timestamp, Volume, XattrFlags};
+use uext4::{Access, Caller, InodeFlags, SetAttributes, Time, Timestamp, Volume};
 
 /// Nanoseconds of a time for `uext4_utimens`: the current time, as `UTIME_NOW`.
 pub const UEXT4_TIME_NOW: u32 = 0x3fff_ffff;
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn uext4_setxattr(
     follow: i32,
 ) -> i32 {
     call_int(|| {
-        let flags = XattrFlags::from_bits(flags).ok_or_else(|| Fault::invalid("flags of an attribute"))?;
+        let flags = xattr_flags(flags)?;
         // SAFETY: the caller promises strings, and `size` bytes.
         unsafe {
             let (attribute, value) = (text(attribute)?.to_bytes(), bytes(value.cast(), size)?);

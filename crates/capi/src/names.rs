@@ -7,7 +7,7 @@ use crate::handle::{Kind, Table};
 use crate::volume::{VOLUMES, uext4_volume};
 use parking_lot::Mutex;
 use std::ffi::{c_char, c_void};
-use uext4::{DirCookie, FileKind, Metadata, ReadDir, Timestamp};
+use uext4::{DirCookie, FileKind, Metadata, ReadDir, Timestamp, XattrNames};
 
 /// A directory being read.
 pub struct uext4_dir(());
@@ -220,18 +220,24 @@ pub unsafe extern "C" fn uext4_listxattr(
         // SAFETY: the caller promises a string.
         let name = unsafe { path(name) }?;
         let about = |error: uext4::Error| Fault::from(error).about(name.display());
-        let mut names = Vec::new();
-        for found in volume.list_xattrs(name, follow != 0).map_err(about)? {
-            names.extend_from_slice(found.map_err(about)?.as_bytes());
-            names.push(0);
-        }
+        let names = volume.list_xattrs(name, follow != 0).and_then(joined).map_err(about)?;
         // SAFETY: the caller promises `size` bytes that are his alone.
         whole(&names, unsafe { bytes_mut(list.cast(), size) }?)
     })
 }
 
+/// Names of attributes, each with a zero behind it.
+pub(crate) fn joined(names: XattrNames) -> uext4::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    for name in names {
+        all.extend_from_slice(name?.as_bytes());
+        all.push(0);
+    }
+    Ok(all)
+}
+
 /// Copies all, or nothing if that does not fit. Returns the length.
-fn whole(from: &[u8], to: &mut [u8]) -> Result<i64> {
+pub(crate) fn whole(from: &[u8], to: &mut [u8]) -> Result<i64> {
     if to.is_empty() {
         return Ok(from.len() as i64);
     }

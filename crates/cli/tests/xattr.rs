@@ -281,3 +281,99 @@ fn attributes_are_set_and_removed() {
     assert_eq!(value("/plain", "user.note"), b"new");
     oracle::e2fsck_clean(volume.path());
 }
+
+/// What is set: the path, whether a link itself, the name and the value.
+type Setting = (&'static str, bool, String, Option<String>);
+
+fn settings() -> Vec<Setting> {
+    let long = "x".repeat(3000);
+    let too_long = "x".repeat(5000);
+    let (most, more) = (format!("user.{}", "n".repeat(250)), format!("user.{}", "n".repeat(251)));
+    [
+        ("/plain", false, "user.text", Some("as it is \\ \\101")),
+        ("/plain", false, "user.quoted", Some("\"a \\\"b\\\\\\012\\377\"")),
+        ("/plain", false, "user.hex", Some("0x00fF10")),
+        ("/plain", false, "user.base64", Some("0sAAEC/w==")),
+        ("/plain", false, "user.none", None),
+        ("/plain", false, "user.empty", Some("")),
+        ("/plain", false, "user.long", Some(&*long)),
+        ("/plain", false, "user.second", Some(&long)),
+        ("/plain", false, "user.too", Some(&too_long)),
+        ("/plain", false, "user.text", Some("replaced")),
+        ("/plain", false, "user.n\u{e4}me", Some("w\u{f6}rt")),
+        ("/plain", false, "trusted.t", Some("for root")),
+        ("/plain", false, "security.s", Some("for modules")),
+        ("/plain", false, "system.s", Some("nobody")),
+        ("/plain", false, "nothing", Some("nobody")),
+        ("/plain", false, "user.", Some("nobody")),
+        ("/link", false, "user.through", Some("the link")),
+        ("/none", false, "user.text", Some("x")),
+        ("/plain", false, &most, Some("v")),
+        ("/plain", false, &more, Some("v")),
+        ("/link", true, "user.own", Some("v")),
+        ("/link", true, "trusted.more", Some("v")),
+    ]
+    .map(|(path, own, name, value)| (path, own, name.to_owned(), value.map(str::to_owned)))
+    .to_vec()
+}
+
+/// What is removed afterwards.
+const REMOVED: [(&str, bool, &str); 6] = [
+    ("/file", false, "user.binary"),
+    ("/file", false, "system.posix_acl_access"),
+    ("/file", false, "user.gone"),
+    ("/link", true, "trusted.own"),
+    ("/link", false, "trusted.empty"),
+    ("/plain", false, "user.long"),
+];
+
+/// The same words for setfattr(1) on a mounted copy and for us: each succeeds or fails alike, and in the end the kernel
+/// reads the same attributes from both volumes.
+#[test]
+fn root_changes_are_those_of_setfattr() {
+    needs!(
+        Need::Loop,
+        Need::Tool("mke2fs"),
+        Need::Tool("debugfs"),
+        Need::Tool("e2fsck"),
+        Need::Tool("setfattr")
+    );
+    let volume = volume();
+    let copy = volume.scratch().file("copy.img");
+    std::fs::copy(volume.path(), &copy).unwrap();
+    let settings = settings();
+    let run = |path: &str, own: bool, option: &str, argument: String| {
+        let words = ["xattr".into(), at(&volume, path), option.into(), argument.into()];
+        uext4(words.into_iter().chain(own.then(|| "-h".into()))).status.success()
+    };
+    let set = |(path, own, name, value): &Setting| {
+        let setting = value.as_ref().map_or(name.clone(), |value| format!("{name}={value}"));
+        run(path, *own, "--set", setting)
+    };
+    let mut ours: Vec<bool> = settings.iter().map(set).collect();
+    ours.extend(REMOVED.map(|(path, own, name)| run(path, own, "--remove", name.into())));
+    let kernels = uext4_testkit::with_kernel(&copy, "", |root| {
+        let run = |path: &str, own: bool, words: &[&str]| {
+            let mut command = std::process::Command::new("setfattr");
+            command.args(own.then_some("-h")).args(words).arg(root.join(&path[1..]));
+            command.output().unwrap().status.success()
+        };
+        let set = |(path, own, name, value): &Setting| match value {
+            Some(value) => run(path, *own, &["-n", name, "-v", value]),
+            None => run(path, *own, &["-n", name]),
+        };
+        let mut kernels: Vec<bool> = settings.iter().map(set).collect();
+        kernels.extend(REMOVED.map(|(path, own, name)| run(path, own, &["-x", name])));
+        kernels
+    });
+    let asked = settings.iter().map(|(path, _, name, _)| (*path, name.as_str()));
+    let asked = asked.chain(REMOVED.iter().map(|(path, _, name)| (*path, *name)));
+    for ((asked, ours), kernel) in asked.zip(ours).zip(kernels) {
+        assert_eq!(ours, kernel, "{asked:?}");
+    }
+    oracle::e2fsck_clean(volume.path());
+    let (ours, kernels) = (volume.kernel_manifest(), uext4_testkit::kernel_manifest(&copy));
+    for (path, entry) in &kernels {
+        assert_eq!(ours[path].xattrs, entry.xattrs, "{}", path.escape_ascii());
+    }
+}

@@ -83,6 +83,7 @@ mod rename_walk;
 mod replace;
 mod set_xattrs;
 mod settled;
+mod shared_xattrs;
 mod shift;
 mod shrink;
 mod stress;

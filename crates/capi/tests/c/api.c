@@ -30,6 +30,8 @@
 
 static struct uext4_volume *volume;
 
+#include "xattrs.h"
+
 static void volumes(const char *image)
 {
     struct uext4_volume *other = (struct uext4_volume *)&volume;
@@ -380,6 +382,8 @@ static void tree(void)
     IS(uext4_getxattr(volume, "/t/named", "user.note", 1, held, sizeof held), 4);
     IS(uext4_removexattr(volume, "/t/named", "user.note", 1), 0);
     IS(uext4_removexattr(volume, "/t/named", "user.note", 1), -ENODATA);
+
+    open_attributes();
 
     IS(uext4_rmdir(volume, "/t/a"), -ENOTEMPTY);
     IS(uext4_rmdir(volume, "/t/file"), -ENOTDIR);

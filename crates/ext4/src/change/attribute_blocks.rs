@@ -20,6 +20,8 @@ use uext4_ondisk::{Ino, Pblk};
 
 /// Most inodes that share a block (`EXT4_XATTR_REFCOUNT_MAX`).
 const REFERENCES_MAX: u32 = 1024;
+/// Most known blocks of one hash that are compared: a volume can hold many blocks that differ and have the same hash.
+const COMPARED_MAX: usize = 32;
 
 /// Blocks changed by storing attributes, besides the inode's record: the old block and the new one with their groups,
 /// a revoke block, and the superblock.
@@ -27,10 +29,11 @@ pub(crate) fn credits(ground: &Ground) -> u32 {
     4 + credits::groups(ground, 2)
 }
 
-/// The block that an inode has, and the number of inodes that share it.
+/// The block that an inode has, the number of inodes that share it, and the hash of its attributes.
 struct Old {
     block: Pblk,
     references: u32,
+    hash: u32,
 }
 
 impl Files<'_> {
@@ -70,7 +73,7 @@ impl Files<'_> {
         list.sort();
         let superblock = &self.state.superblock;
         let (equal, hash) = (equal(blocks, &mut known, &list)?, list.block_hash());
-        if let (None, Some(Old { block, references: 1 })) = (equal, &old) {
+        if let (None, Some(Old { block, references: 1, .. })) = (equal, &old) {
             let bytes = list.encode_block(1, *block, superblock)?;
             known.note(hash, *block);
             return blocks.change(*block, |old| old.copy_from_slice(&bytes));
@@ -137,6 +140,8 @@ impl Files<'_> {
         old: &Old,
     ) -> Result<()> {
         if old.references > 1 {
+            // It may have been full, and forgotten.
+            known.note(old.hash, old.block);
             return change_references(blocks, old.block, old.references - 1);
         }
         known.forget(old.block);
@@ -152,16 +157,17 @@ impl Files<'_> {
 /// The block that an inode has.
 fn old(blocks: &impl Blocks, draft: &Draft) -> Result<Option<Old>> {
     let block = draft.disk.xattr_block;
-    Ok(read_block(blocks, draft)?.map(|(_, references)| Old { block, references }))
+    let found = read_block(blocks, draft)?;
+    Ok(found.map(|(list, references)| Old { block, references, hash: list.block_hash() }))
 }
 
 /// A known block with the same attributes that another inode may share, and the number of those that do.
 fn equal(blocks: &impl Blocks, known: &mut KnownBlocks, list: &XattrList) -> Result<Option<(Pblk, u32)>> {
-    for block in known.of(list.block_hash()) {
+    for block in known.of(list.block_hash()).into_iter().take(COMPARED_MAX) {
         match decode_block(blocks, block)? {
-            Ok((found, references)) if found == *list && references < REFERENCES_MAX => {
-                return Ok(Some((block, references)));
-            }
+            // Of many full blocks with these attributes, none is read again until an inode leaves it.
+            Ok((_, references)) if references >= REFERENCES_MAX => known.forget(block),
+            Ok((found, references)) if found == *list => return Ok(Some((block, references))),
             Ok(_) => {}
             // Whoever has this block finds out.
             Err(_) => known.forget(block),

@@ -1,5 +1,6 @@
-//! Changing extended attributes, and all calls of a [`Node`] about them.
+//! Changing extended attributes, and all calls of a [`Node`] and of a [`File`] about them.
 
+use super::file::File;
 use super::node::Node;
 use super::volume::Volume;
 use crate::ground::error::Result;
@@ -91,5 +92,49 @@ impl Node {
         let volume = self.volume();
         volume.check_changes()?;
         volume.shared.fs.files().set_xattr(&self.held, name, value, flags)
+    }
+}
+
+impl File {
+    /// The names of all attributes, as from [`Volume::list_xattrs`].
+    #[must_use]
+    pub fn xattrs(&self) -> XattrNames {
+        xattr::names(self.volume().state(), &self.open_file().inode)
+    }
+
+    /// The value of an attribute.
+    ///
+    /// # Errors
+    /// As of [`Volume::xattr`].
+    pub fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let (space, value) = xattr::stored(self.volume().state(), &self.open_file().inode, name.as_ref())?;
+        xattr::as_called(self.ino(), space, value)
+    }
+
+    /// Sets an attribute, as [`Node::set_xattr`]. As in Linux, the file may be open for reading only.
+    ///
+    /// # Errors
+    /// As of [`Node::set_xattr`].
+    pub fn set_xattr(
+        &self,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        flags: XattrFlags,
+    ) -> Result<()> {
+        self.change_xattr(name.as_ref(), Some(value.as_ref()), flags)
+    }
+
+    /// Removes an attribute, as [`Node::remove_xattr`].
+    ///
+    /// # Errors
+    /// As of [`Node::remove_xattr`].
+    pub fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<()> {
+        self.change_xattr(name.as_ref(), None, XattrFlags::empty())
+    }
+
+    fn change_xattr(&self, name: &[u8], value: Option<&[u8]>, flags: XattrFlags) -> Result<()> {
+        let volume = self.volume();
+        volume.check_changes()?;
+        volume.shared.fs.files().set_xattr(&self.open_file().inode, name, value, flags)
     }
 }
