@@ -290,7 +290,8 @@ fn settings() -> Vec<Setting> {
     let too_long = "x".repeat(5000);
     let (most, more) = (format!("user.{}", "n".repeat(250)), format!("user.{}", "n".repeat(251)));
     [
-        ("/plain", false, "user.text", Some("as it is \\ \\101")),
+        ("/plain", false, "user.plain", Some("as it is \\ \\101")),
+        ("/plain", false, "user.odd", Some("\"\\7x \\18 \\q \\777 a\\\"b \\")),
         ("/plain", false, "user.quoted", Some("\"a \\\"b\\\\\\012\\377\"")),
         ("/plain", false, "user.hex", Some("0x00fF10")),
         ("/plain", false, "user.base64", Some("0sAAEC/w==")),
@@ -299,7 +300,7 @@ fn settings() -> Vec<Setting> {
         ("/plain", false, "user.long", Some(&*long)),
         ("/plain", false, "user.second", Some(&long)),
         ("/plain", false, "user.too", Some(&too_long)),
-        ("/plain", false, "user.text", Some("replaced")),
+        ("/plain", false, "user.hex", Some("replaced")),
         ("/plain", false, "user.n\u{e4}me", Some("w\u{f6}rt")),
         ("/plain", false, "trusted.t", Some("for root")),
         ("/plain", false, "security.s", Some("for modules")),

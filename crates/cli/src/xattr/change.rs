@@ -59,37 +59,40 @@ fn parse(text: &OsString) -> Result<Setting, CliError> {
     Ok(Setting { name: name.to_vec(), value })
 }
 
-/// A value: `"text"` with escapes, `0x` and hexadecimal digits, `0s` and base64, or the bytes as they are.
+/// A value as setfattr takes it: `0x` and hexadecimal digits, `0s` and base64, or text, in quotes or not, with escapes.
 fn value(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     match text {
-        [b'"', inner @ .., b'"'] => unescaped(inner),
         [b'0', b'x' | b'X', digits @ ..] => hex(digits),
         [b'0', b's' | b'S', encoded @ ..] => base64(encoded),
-        plain => Ok(plain.to_vec()),
+        [b'"', inner @ .., b'"'] => Ok(unescaped(inner)),
+        plain => Ok(unescaped(plain)),
     }
 }
 
-fn unescaped(text: &[u8]) -> Result<Vec<u8>, &'static str> {
+/// A backslash makes a quote, a backslash, or a byte of one to three octal digits; before anything else it is itself.
+fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'\\' {
-            value.push(byte);
-            continue;
-        }
-        let octal = rest.get(..3).filter(|digits| digits.iter().all(|digit| (b'0'..=b'7').contains(digit)));
-        if let Some(digits) = octal {
-            let number = digits.iter().fold(0_u32, |number, digit| number * 8 + u32::from(digit - b'0'));
-            value.push(u8::try_from(number).map_err(|_| "a byte is at most \\377")?);
-            rest = &rest[3..];
-        } else {
-            let (&literal, after) = rest.split_first().ok_or("a backslash at the end")?;
-            value.push(literal);
-            rest = after;
-        }
+        let digits = after.iter().take(3).take_while(|digit| (b'0'..=b'7').contains(digit)).count();
+        rest = match (byte, after) {
+            (b'\\', [literal @ (b'\\' | b'"'), behind @ ..]) => {
+                value.push(*literal);
+                behind
+            }
+            (b'\\', _) if digits > 0 => {
+                let (octal, behind) = after.split_at(digits);
+                let number = octal.iter().fold(0, |number: u32, digit| number * 8 + u32::from(digit - b'0'));
+                value.push(number as u8);
+                behind
+            }
+            _ => {
+                value.push(byte);
+                after
+            }
+        };
     }
-    Ok(value)
+    value
 }
 
 fn hex(digits: &[u8]) -> Result<Vec<u8>, &'static str> {
@@ -158,6 +161,10 @@ mod tests {
         for (text, wanted) in [
             (&b""[..], &b""[..]),
             (b"plain \\ text", b"plain \\ text"),
+            (b"a\\\"b\\101\\7x\\18\\q\\", b"a\"bA\x07x\x018\\q\\"),
+            (b"\"ab", b"\"ab"),
+            (b"\"x\\\"", b"x\\"),
+            (b"\\777", b"\xff"),
             (b"\"a \\\"b\\\\\\012\\377\"", b"a \"b\\\n\xff"),
             (b"\"", b"\""),
             (b"\"\"", b""),
@@ -170,7 +177,7 @@ mod tests {
         ] {
             assert_eq!(value(text).unwrap(), wanted, "{}", String::from_utf8_lossy(text));
         }
-        for text in [&b"0x1"[..], b"0xzz", b"0sA", b"0s?", b"0sAA===", b"\"\\\"", b"\"\\777\""] {
+        for text in [&b"0x1"[..], b"0xzz", b"0sA", b"0s?", b"0sAA==="] {
             value(text).unwrap_err();
         }
         assert_eq!(parse(&"user.a=b=c".into()).unwrap().value, b"b=c");

@@ -23,8 +23,8 @@ pub struct XattrArgs {
     pub operand: OsString,
     /// One attribute by its full name, such as user.comment; all by default.
     pub name: Option<OsString>,
-    /// Set an attribute: text as it is, "text" with backslashes, 0x and hexadecimal digits, or 0s and base64. May be
-    /// given several times, as --remove; removals come first.
+    /// Set an attribute: text with \\, \" and \ooo (octal), in quotes or not, 0x and hexadecimal digits, or 0s and
+    /// base64. May be given several times, as --remove; removals come first.
     #[arg(short, long, value_name = "NAME=VALUE", conflicts_with_all = ["json", "only_values"])]
     pub set: Vec<OsString>,
     /// Remove an attribute.
