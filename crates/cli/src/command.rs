@@ -66,7 +66,7 @@ pub enum Command {
     Df(df::DfArgs),
     /// Write files to standard output.
     Cat(cat::CatArgs),
-    /// Show extended attributes and access control lists.
+    /// Show, set and remove extended attributes and access control lists.
     Xattr(xattr::XattrArgs),
     /// Show where a file's data is on the device.
     Map(map::MapArgs),
