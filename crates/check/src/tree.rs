@@ -138,10 +138,15 @@ pub(crate) fn check_links(
             continue;
         }
         let (links, found) = (u32::from(slot.links()), slot.entries());
+        let directory = slot.file_type() == Some(FileType::Directory);
         if links == 0 {
+            // It waits for deletion. A removed directory may still name itself.
+            if found > u32::from(directory) {
+                let text = format_args!("no links, but {found} names: it will be deleted");
+                findings.add(&kinds::INODE_LINKS, at(ino), text);
+            }
             continue;
         }
-        let directory = slot.file_type() == Some(FileType::Directory);
         if found == 0 {
             findings.add(&kinds::INODE_UNATTACHED, at(ino), format_args!("{links} links, but no name"));
             continue;

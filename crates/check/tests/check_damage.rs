@@ -618,6 +618,22 @@ fn orphans_are_notes_and_a_broken_list_is_a_warning() {
     }
 }
 
+/// The next mount deletes an orphan without links, whatever names it.
+#[test]
+fn an_orphan_that_will_be_deleted_has_no_name() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let mut image = guarded();
+    let plain = ino_of(&image, "/plain");
+    let scratch = Scratch::new(2 * image.bytes.len() as u64);
+    let path = scratch.file("orphan.img");
+    image.patch_superblock(|superblock| superblock[0xe8..0xec].copy_from_slice(&plain.get().to_le_bytes()));
+    image.save(&path);
+    oracle::debugfs_write(&path, "sif /plain links_count 0");
+    let report = check(Image::load(&path).device());
+    assert_found("an orphan", &report, "inode.links", ('i', plain.get().into()));
+    assert_eq!(oracle::e2fsck(&path, &["-fn"]).status & 4, 4);
+}
+
 #[test]
 fn a_damaged_superblock_is_a_finding_and_other_refusals_are_errors() {
     let mut image = guarded();
