@@ -27,7 +27,7 @@ pub struct Copier<'a, O: Origin> {
     pub links: &'a mut Links,
     pub earlier: &'a HashSet<Ino>,
     /// What was created or replaced.
-    pub made: Vec<Ino>,
+    pub made: HashSet<Ino>,
     /// Directories of the tree that were entered.
     pub entered: HashSet<(u64, u64)>,
     /// For contents.
@@ -176,7 +176,7 @@ impl<O: Origin> Copier<'_, O> {
         };
         if made {
             self.observer.copying(&paths.source, &inside(Path::new(""), self.below(paths)));
-            self.made.push(node.ino());
+            self.made.insert(node.ino());
         }
         let names = self.origin.names(&thing, &paths.source)?.into_iter();
         Ok(Level { thing, node, names, lengths: paths.lengths() })
@@ -241,7 +241,7 @@ impl<O: Origin> Copier<'_, O> {
                 node
             }
         };
-        self.made.push(node.ino());
+        self.made.insert(node.ino());
         if linked {
             self.links.add(self.number, item, &node);
         }
@@ -251,7 +251,7 @@ impl<O: Origin> Copier<'_, O> {
 
     /// Fills a new file: in a thread, unless it is needed at once for the next of its names.
     fn fill(&mut self, job: Job<O::Thing>, linked: bool) -> Result<()> {
-        self.made.push(job.node.ino());
+        self.made.insert(job.node.ino());
         let job = match &self.pool {
             Some(pool) if !linked => match pool.fill(job) {
                 Ok(()) => return Ok(()),
@@ -303,12 +303,13 @@ impl<O: Origin> Copier<'_, O> {
         self.volume.node_at(&path, true).map_err(at)
     }
 
-    /// Refuses to replace the source itself, and what an earlier source made.
+    /// Refuses to replace the source itself, and what this copy or an earlier one made: in a directory that folds case,
+    /// two names of the source may be one.
     fn check_target(&self, target: &Node, item: &Item, paths: &Paths) -> Result<()> {
         if self.above.is_some() && item.identity == (0, u64::from(target.ino().get())) {
             return Err(self.at(paths, Cause::SameFile));
         }
-        match self.earlier.contains(&target.ino()) {
+        match self.earlier.contains(&target.ino()) || self.made.contains(&target.ino()) {
             true => Err(self.at(paths, Cause::JustMade)),
             false => Ok(()),
         }

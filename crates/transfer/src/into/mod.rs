@@ -147,7 +147,8 @@ impl<'v> Import<'v> {
         };
         let queue = Queue::default();
         std::thread::scope(|scope| {
-            let pool = self.options.recursive.then(|| Pool::start(scope, &queue, origin, &self.options));
+            let start = || Pool::start(scope, &queue, origin, &self.options);
+            let pool = self.options.recursive.then(start).transpose()?;
             let mut copier = Copier {
                 volume: self.volume,
                 options: &self.options,
@@ -159,7 +160,7 @@ impl<'v> Import<'v> {
                 shown: self.name.is_none(),
                 links: &mut self.links,
                 earlier: &self.earlier,
-                made: Vec::new(),
+                made: HashSet::new(),
                 entered: HashSet::new(),
                 buffer: &mut self.buffer,
                 pool,

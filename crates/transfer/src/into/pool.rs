@@ -43,12 +43,15 @@ pub type Queue<T> = Mutex<Option<Receiver<Job<T>>>>;
 
 impl<T: Send> Pool<T> {
     /// Starts the threads.
+    ///
+    /// # Errors
+    /// If there is no memory for one of them.
     pub fn start<'s, 'e, O>(
         scope: &'s Scope<'s, 'e>,
         queue: &'e Queue<T>,
         origin: &'e O,
         options: &'e ImportOptions,
-    ) -> Pool<T>
+    ) -> Result<Pool<T>>
     where
         O: Origin<Thing = T>,
         T: 'e,
@@ -57,10 +60,11 @@ impl<T: Send> Pool<T> {
         *queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(waiting);
         let (tell, told) = channel();
         for _ in 0..WORKERS {
-            let tell = tell.clone();
-            scope.spawn(move || work(queue, origin, options, &tell));
+            // Here, so that no thread ends before the jobs do: nobody would take them.
+            let (mut buffer, tell) = (memory()?, tell.clone());
+            scope.spawn(move || work(queue, origin, options, &mut buffer, &tell));
         }
-        Pool { jobs, told }
+        Ok(Pool { jobs, told })
     }
 
     /// Hands a new file over. Waits if many wait. Gives it back if the threads are gone.
@@ -80,18 +84,20 @@ impl<T: Send> Pool<T> {
     }
 }
 
-fn work<O: Origin>(queue: &Queue<O::Thing>, origin: &O, options: &ImportOptions, tell: &Sender<Told>) {
+fn work<O: Origin>(
+    queue: &Queue<O::Thing>,
+    origin: &O,
+    options: &ImportOptions,
+    buffer: &mut [u8],
+    tell: &Sender<Told>,
+) {
     // Nobody hears when the copy has ended early.
     let say = |told| drop(tell.send(told));
-    let mut buffer = match memory() {
-        Ok(buffer) => buffer,
-        Err(error) => return say(Told::Trouble(error)),
-    };
     loop {
         let queue = queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(Ok(job)) = queue.as_ref().map(Receiver::recv) else { return };
         drop(queue);
-        let filled = fill(origin, &job, &mut buffer, &mut |bytes| say(Told::Advanced(bytes)));
+        let filled = fill(origin, &job, buffer, &mut |bytes| say(Told::Advanced(bytes)));
         match filled {
             Ok(()) => {
                 made::keep(origin, options, &job.thing, &job.item, &job.node, &job.paths, &mut |error| {
