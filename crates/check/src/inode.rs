@@ -490,6 +490,10 @@ impl<'s, 'd> Scan<'s, 'd> {
                 HtreeRoot::decode(self.nodes.block(block, 0)?, sb.hash_unsigned(), &self.shared.format);
             hash = root.ok().map(|root| root.hash_version);
         }
+        // `.` and `..` of a directory that will be deleted are no links any more.
+        if will_be_deleted(ino, inode) {
+            return Ok(());
+        }
         self.directories.push(Directory {
             ino: ino.get(),
             seed: inode.checksum_seed(ino, sb),
@@ -534,4 +538,9 @@ pub(crate) fn check_large_files(shared: &Shared<'_>, findings: &mut Findings) {
     if count > 0 && !shared.sb.features.ro_compat.contains(RoCompat::LARGE_FILE) {
         findings.add(&kinds::SUPER_LARGE_FILE, Place::default(), format_args!("{count} such files"));
     }
+}
+
+/// Whether the next mount deletes an inode that was entered: its last name is gone.
+pub(crate) fn will_be_deleted(ino: Ino, inode: &Inode) -> bool {
+    inode.links == 0 && ino != Ino::ROOT
 }

@@ -140,8 +140,8 @@ pub(crate) fn check_links(
         let (links, found) = (u32::from(slot.links()), slot.entries());
         let directory = slot.file_type() == Some(FileType::Directory);
         if links == 0 {
-            // It waits for deletion. A removed directory may still name itself.
-            if found > u32::from(directory) {
+            // It waits for deletion.
+            if found > 0 {
                 let text = format_args!("no links, but {found} names: it will be deleted");
                 findings.add(&kinds::INODE_LINKS, at(ino), text);
             }

@@ -1,5 +1,6 @@
 //! Attributes: those inside inodes, those in blocks that inodes share, and contents kept as an attribute.
 
+use crate::inode::will_be_deleted;
 use crate::kinds;
 use crate::orphans;
 use crate::read::Reader;
@@ -157,6 +158,9 @@ impl Scan<'_, '_> {
                 if inode.size != length {
                     let text = format_args!("{} bytes, but {length} are there", inode.size);
                     self.findings.add(&kinds::INODE_SIZE, place, text);
+                }
+                if will_be_deleted(ino, inode) {
+                    return;
                 }
                 let bytes = inode.i_block.iter().chain(rest).copied().collect();
                 self.inline_directories.push(InlineDirectory {

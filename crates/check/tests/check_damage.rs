@@ -6,8 +6,8 @@ use common::hostile::{BLOCK, Layout, bare, guarded, ino_of};
 use common::{Image, within};
 use std::sync::Arc;
 use std::time::Duration;
-use uext4::VolumeOptions;
 use uext4::device::Device;
+use uext4::{Caller, Volume, VolumeOptions};
 use uext4_check::{CheckOptions, Report, Severity, check_device};
 use uext4_ondisk::ext4::{
     DirBlockKind, GroupDescriptor, GroupFlags, Inode, update_dir_checksum, update_extent_checksum,
@@ -616,6 +616,24 @@ fn orphans_are_notes_and_a_broken_list_is_a_warning() {
             report.notes
         );
     }
+}
+
+/// Directories that were removed while they were in use still have their `.` and `..`, each inside the other.
+#[test]
+fn removed_directories_that_are_in_use_are_no_damage() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let device = guarded().device();
+    let volume = Volume::open_device(device.clone(), VolumeOptions::read_write()).unwrap();
+    volume.create_dir_all("/outer/inner", 0o755, &Caller::root()).unwrap();
+    let held = ["/outer/inner", "/outer"].map(|path| volume.node_at(path, true).unwrap());
+    volume.remove_dir("/outer/inner").unwrap();
+    volume.remove_dir("/outer").unwrap();
+    volume.sync_all().unwrap();
+    // As a crash leaves it.
+    let report = check(Image::of(&*device).device());
+    assert_eq!(told(&report), [""; 0]);
+    assert!(report.notes.iter().any(|note| note.contains("2 orphans")), "{:?}", report.notes);
+    drop(held);
 }
 
 /// The next mount deletes an orphan without links, whatever names it.

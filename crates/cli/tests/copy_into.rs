@@ -67,7 +67,7 @@ fn rows(root: &Path) -> BTreeMap<PathBuf, Row> {
     rows
 }
 
-/// A tree with something of everything that this user can make.
+/// A tree with every kind of file that this user can make.
 fn tree(root: &Path) {
     let odd = OsStr::from_bytes(b"odd\xff\n name");
     for name in ["a/b/c", "empty", "many"] {
@@ -260,6 +260,10 @@ fn copies_that_are_refused() {
         ("-r", source.join("a").into(), inside("/tree/file"), "with a directory"),
         ("-r", plain.clone().into(), inside("/no/such"), "no such directory"),
         ("-r", plain.clone().into(), inside("/tree/file/x"), "not a directory"),
+        ("-r", plain.clone().into(), inside("/new/"), "not a directory"),
+        ("", plain.clone().into(), inside("/new/"), "is a directory"),
+        ("-a", inside("/tree/file"), inside("/new/"), "not a directory"),
+        ("-r", plain.clone().into(), inside("/tree/file/"), "not a directory"),
         ("-r", scratch.file("none").into(), inside("/x"), "No such file"),
         ("-r", inside("/none"), inside("/x"), "no such file"),
         ("-r", plain.clone().into(), inside(&format!("/{long}")), "longer than 255 bytes"),
@@ -288,6 +292,29 @@ fn copies_that_are_refused() {
     let told = bad(1, cp("-r", &[newer.as_os_str(), other.join("new").as_os_str(), &inside("/tree/a")]));
     assert!(told.contains("was created from another source"), "{told}");
     assert_eq!(good(["cat".into(), inside("/tree/a/new")]), b"newer");
+    oracle::e2fsck_clean(volume.path());
+}
+
+/// Of a directory with a damaged block the other names are copied, and the directory keeps its attributes.
+#[test]
+fn names_before_the_damage_are_copied() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(64 << 20);
+    let source = scratch.file("many");
+    std::fs::create_dir(&source).unwrap();
+    (0..200).for_each(|name| std::fs::write(source.join(format!("{name:04}")), "here").unwrap());
+    let damaged = empty(&["-O", "^metadata_csum,^dir_index", "-b", "1024"]);
+    good(cp("-r", &[source.as_os_str(), &at(&damaged, "/")]));
+    good(["chmod".into(), "2750".into(), at(&damaged, "/many")]);
+    oracle::debugfs_write(damaged.path(), "zap_block -f /many -p 0xff 2");
+    let volume = empty(&[]);
+    let told = bad(1, cp("-a", &[&at(&damaged, "/many"), &at(&volume, "/")]));
+    assert!(told.contains("/many"), "{told}");
+    let copied = good(["ls".into(), at(&volume, "/many")]);
+    let copied = copied.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).count();
+    assert!((50..200).contains(&copied), "{copied} names");
+    let shown = good(["stat".into(), at(&volume, "/many")]);
+    assert!(String::from_utf8_lossy(&shown).contains("2750"), "{}", String::from_utf8_lossy(&shown));
     oracle::e2fsck_clean(volume.path());
 }
 

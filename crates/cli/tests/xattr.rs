@@ -243,7 +243,7 @@ fn damage_of_one_place_hides_nothing_of_the_other() {
     }
 }
 
-/// What is set is read back by debugfs and by us; what is removed is gone.
+/// debugfs and uext4 show an attribute that was set, and do not show one that was removed.
 #[test]
 fn attributes_are_set_and_removed() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));

@@ -127,7 +127,7 @@ impl Error {
         Error { subject: Subject::Destination(path.to_vec()), attribute: None, cause: cause.into() }
     }
 
-    /// Names the path below the destination, if the error is one of the destination.
+    /// Sets the path of an error of the destination.
     pub(crate) fn below(self, path: &[u8]) -> Self {
         match self.subject {
             Subject::Destination(_) => Error { subject: Subject::Destination(path.to_vec()), ..self },

@@ -17,8 +17,7 @@ struct Setting {
     value: Vec<u8>,
 }
 
-/// Sets and removes what the arguments say, in their order of kind: first removals, then settings. Ends with the first
-/// failure.
+/// Removes all attributes of `--remove`, then sets those of `--set`. Ends with the first failure.
 pub fn run(args: &XattrArgs, globals: &Globals) -> Result<(), CliError> {
     let operand = Operand::parse_or_root(&args.operand)?;
     let settings = args.set.iter().map(parse).collect::<Result<Vec<_>, _>>()?;

@@ -24,6 +24,8 @@ pub struct Copier<'a, O: Origin> {
     pub path: &'a Path,
     /// Whether the name of the copy is part of paths below the destination.
     pub shown: bool,
+    /// Whether only a directory may be copied.
+    pub directory_wanted: bool,
     pub links: &'a mut Links,
     pub earlier: &'a HashSet<Ino>,
     /// What was created or replaced.
@@ -85,6 +87,9 @@ impl<O: Origin> Copier<'_, O> {
         join(&mut paths.copy, name.unwrap_or_default());
         if item.kind != FileKind::Directory {
             let Some(name) = name else { return Err(self.at(&paths, Cause::NoDirectory)) };
+            if self.directory_wanted {
+                return Err(self.at(&paths, uext4::Error::NotDirectory));
+            }
             return self.leaf(thing, &item, directory, name, &paths).and_then(|()| self.finish());
         }
         if !self.options.recursive {
@@ -178,8 +183,14 @@ impl<O: Origin> Copier<'_, O> {
             self.observer.copying(&paths.source, &inside(Path::new(""), self.below(paths)));
             self.made.insert(node.ino());
         }
-        let names = self.origin.names(&thing, &paths.source)?.into_iter();
-        Ok(Level { thing, node, names, lengths: paths.lengths() })
+        let observer = &mut *self.observer;
+        let names = self.origin.names(&thing, &paths.source, &mut |error| observer.trouble(error));
+        // Without its names it is still a directory with attributes.
+        let names = names.unwrap_or_else(|error| {
+            observer.trouble(error);
+            Vec::new()
+        });
+        Ok(Level { thing, node, names: names.into_iter(), lengths: paths.lengths() })
     }
 
     fn leave(&mut self, level: &Level<O::Thing>, paths: &Paths) {
@@ -253,10 +264,20 @@ impl<O: Origin> Copier<'_, O> {
     fn fill(&mut self, job: Job<O::Thing>, linked: bool) -> Result<()> {
         self.made.insert(job.node.ino());
         let job = match &self.pool {
-            Some(pool) if !linked => match pool.fill(job) {
-                Ok(()) => return Ok(()),
-                Err(job) => *job,
-            },
+            Some(pool) if !linked => {
+                let (observer, mut ended) = (&mut *self.observer, Ok(()));
+                let refused = pool.fill(job, &mut |told| {
+                    let heard = hear(told, observer);
+                    if ended.is_ok() {
+                        ended = heard;
+                    }
+                });
+                ended?;
+                match refused {
+                    Ok(()) => return Ok(()),
+                    Err(job) => *job,
+                }
+            }
             _ => job,
         };
         pool::fill(self.origin, &job, self.buffer, &mut |bytes| self.observer.advance(bytes))?;

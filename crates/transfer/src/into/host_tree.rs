@@ -1,4 +1,5 @@
-//! A tree of the host, read by descriptors: a directory that is moved meanwhile leads nowhere else.
+//! A tree of the host. Everything is opened relative to its directory's descriptor, so a directory that is moved
+//! during the copy cannot lead out of the tree.
 
 use super::origin::{Item, Origin};
 use crate::devices::Devices;
@@ -113,12 +114,23 @@ impl Origin for HostTree<'_> {
         &thing.item
     }
 
-    fn names(&self, directory: &HostThing, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn names(
+        &self,
+        directory: &HostThing,
+        path: &[u8],
+        trouble: &mut dyn FnMut(Error),
+    ) -> Result<Vec<Vec<u8>>> {
         let refused = |error| self.refused(path, "read directory", error);
         let open = directory.open.as_ref().ok_or_else(|| refused(Errno::NOTDIR))?;
         let mut found = Vec::new();
         for entry in Dir::read_from(open.as_fd()).map_err(refused)? {
-            let entry = entry.map_err(refused)?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    trouble(refused(error));
+                    break;
+                }
+            };
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
                 found.push((entry.ino(), name.to_vec()));

@@ -116,7 +116,7 @@ fn keep_xattrs<O: Origin>(
 /// The first copies of inodes with several names.
 #[derive(Default)]
 pub struct Links {
-    /// The volumes copied from. Number 0 is the host, whose devices are part of an inode's identity.
+    /// The volumes that are copied from. Number 0 is the host, whose devices are part of an inode's identity.
     volumes: Vec<Arc<dyn Device>>,
     first: HashMap<(usize, (u64, u64)), (Ino, u32)>,
 }

@@ -63,6 +63,8 @@ pub struct Import<'v> {
     path: PathBuf,
     /// Its name there, if that is not the source's.
     name: Option<Vec<u8>>,
+    /// Whether that name must be a directory's: the path ends with a slash.
+    directory_wanted: bool,
     devices: Devices,
     links: Links,
     /// Inodes that are not replaced: those of earlier sources.
@@ -103,15 +105,28 @@ impl<'v> Import<'v> {
             }
             Err(error) => return Err(at(error)),
         };
+        let directory_wanted = dest.as_os_str().as_bytes().ends_with(b"/");
         let (links, earlier, buffer) = (Links::default(), HashSet::new(), memory()?);
-        Ok(Import { volume, options, directory, path, name, devices, links, earlier, buffer })
+        Ok(Import {
+            volume,
+            options,
+            directory,
+            path,
+            name,
+            directory_wanted,
+            devices,
+            links,
+            earlier,
+            buffer,
+        })
     }
 
     /// Copies a source. `observer` is told what cannot be copied or kept, and the copy goes on. Hard links among what
     /// is copied from one device are hard links again.
     ///
     /// # Errors
-    /// What concerns the source as a whole: nothing of it was copied then.
+    /// What concerns the source as a whole: then nothing of it was copied, unless the volume takes no more changes:
+    /// then a part of it may be.
     pub fn copy(&mut self, from: From<'_>, observer: &mut dyn Observer) -> Result<()> {
         observer.begin(None);
         match from {
@@ -158,6 +173,7 @@ impl<'v> Import<'v> {
                 path: &self.path,
                 // Paths below the destination begin with the source's name if that is below it.
                 shown: self.name.is_none(),
+                directory_wanted: self.name.is_some() && self.directory_wanted,
                 links: &mut self.links,
                 earlier: &self.earlier,
                 made: HashSet::new(),

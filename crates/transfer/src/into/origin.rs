@@ -1,6 +1,6 @@
 //! What a tree is copied from.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use uext4::{File, FileKind, Timestamp};
 
 /// Something to copy, with its attributes.
@@ -25,13 +25,18 @@ pub trait Origin: Sync {
     /// Something in the tree, ready to be read.
     type Thing: Send;
 
-    /// The root, and whether names in the tree are followed from there if it is a symbolic link.
+    /// The root of the tree. If its path is a symbolic link: what it leads to if `follow`, else the link.
     fn root(&self, follow: bool) -> Result<Self::Thing>;
     /// What a name in a directory leads to. Symbolic links are not followed.
     fn child(&self, directory: &Self::Thing, name: &[u8], path: &[u8]) -> Result<Self::Thing>;
     fn item<'t>(&self, thing: &'t Self::Thing) -> &'t Item;
-    /// The names in a directory, without `.` and `..`.
-    fn names(&self, directory: &Self::Thing, path: &[u8]) -> Result<Vec<Vec<u8>>>;
+    /// The names in a directory, without `.` and `..`. Names that cannot be read are left out, and told to `trouble`.
+    fn names(
+        &self,
+        directory: &Self::Thing,
+        path: &[u8],
+        trouble: &mut dyn FnMut(Error),
+    ) -> Result<Vec<Vec<u8>>>;
     /// The target of a symbolic link.
     fn target(&self, link: &Self::Thing, path: &[u8]) -> Result<Vec<u8>>;
     /// Names of extended attributes, those of access control lists included.

@@ -6,12 +6,15 @@ use super::origin::{Item, Origin};
 use crate::error::{Error, Result};
 use crate::import::{answer, memory};
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::Scope;
+use std::time::Duration;
 use uext4::{Node, OpenOptions};
 
 /// Threads.
 const WORKERS: usize = 4;
+/// How long a full queue is left alone while no thread tells anything.
+const PAUSE: Duration = Duration::from_millis(2);
 /// New files that wait to be filled. Each may hold a descriptor.
 const WAITING: usize = 32;
 
@@ -67,9 +70,20 @@ impl<T: Send> Pool<T> {
         Ok(Pool { jobs, told })
     }
 
-    /// Hands a new file over. Waits if many wait. Gives it back if the threads are gone.
-    pub fn fill(&self, job: Job<T>) -> std::result::Result<(), Box<Job<T>>> {
-        self.jobs.send(job).map_err(|refused| Box::new(refused.0))
+    /// Hands a new file over. If many wait, it waits too, and calls `hear` with what the threads tell. Gives it back if
+    /// the threads are gone.
+    pub fn fill(&self, mut job: Job<T>, hear: &mut dyn FnMut(Told)) -> std::result::Result<(), Box<Job<T>>> {
+        loop {
+            match self.jobs.try_send(job) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(refused)) => return Err(Box::new(refused)),
+                Err(TrySendError::Full(refused)) => job = refused,
+            }
+            // A thread tells of each part of a file before it takes the next job.
+            if let Ok(told) = self.told.recv_timeout(PAUSE) {
+                hear(told);
+            }
+        }
     }
 
     /// What was told since the last call.

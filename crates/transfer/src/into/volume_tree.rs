@@ -1,7 +1,7 @@
 //! A tree of a volume: of the destination itself, or of another one.
 
 use super::origin::{Item, Origin};
-use crate::error::{Error, Result};
+use crate::error::{Cause, Error, Result};
 use crate::import::answer;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,13 +58,19 @@ impl Origin for VolumeTree<'_> {
         &thing.item
     }
 
-    fn names(&self, directory: &VolumeThing, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn names(
+        &self,
+        directory: &VolumeThing,
+        path: &[u8],
+        trouble: &mut dyn FnMut(Error),
+    ) -> Result<Vec<Vec<u8>>> {
         let at = |error| Error::source(path, error);
         let mut names = Vec::new();
         for entry in directory.node.read_dir().map_err(at)? {
-            let entry = entry.map_err(at)?;
-            if entry.name != b"." && entry.name != b".." {
-                names.push((entry.ino, entry.name));
+            match entry {
+                Ok(entry) if entry.name == b"." || entry.name == b".." => {}
+                Ok(entry) => names.push((entry.ino, entry.name)),
+                Err(error) => trouble(at(error)),
             }
         }
         names.sort_unstable();
@@ -110,7 +116,8 @@ impl Origin for VolumeTree<'_> {
                 let wanted = buffer.len().min((end - pos) as usize);
                 let got = from.read_any_at(&mut buffer[..wanted], pos).map_err(read)?;
                 if got == 0 {
-                    break;
+                    let short = Cause::ShortRead { pos, read: 0, length: end - pos };
+                    return Err(Error::source(path, short));
                 }
                 file.write_any_at(&buffer[..got], pos, WriteFlags::empty()).map_err(answer)?;
                 pos += got as u64;
