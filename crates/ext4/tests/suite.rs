@@ -64,6 +64,7 @@ mod orphans;
 mod overwrite;
 mod paths;
 mod permits;
+mod placement;
 mod pointers;
 mod power_cut;
 mod privileges;

@@ -11,6 +11,7 @@ use super::bits::{bit, free_bits, put_bit, put_bits, used_bits};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{Ground, is_system_file};
+use crate::ground::totals::Delta;
 use std::ops::Range;
 use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
@@ -101,6 +102,7 @@ impl Changed {
         let superblock = &blocks.ground().superblock;
         let geometry = &superblock.geometry;
         let (group, descriptor) = (self.group, &mut self.descriptor);
+        let before = (i64::from(descriptor.free_clusters), i64::from(descriptor.free_inodes));
         if let Some(bitmap) = &self.blocks {
             descriptor.free_clusters = free_bits(bitmap, geometry.group_clusters(group).unwrap_or(0));
             descriptor.flags &= !GroupFlags::BLOCK_UNINIT;
@@ -110,6 +112,12 @@ impl Changed {
             descriptor.free_inodes = free_bits(bitmap, geometry.inodes_per_group());
             descriptor.set_inode_bitmap_csum(bitmap, superblock)?;
         }
+        let delta = Delta {
+            free_clusters: i64::from(descriptor.free_clusters) - before.0,
+            free_inodes: i64::from(descriptor.free_inodes) - before.1,
+            directories: 0,
+        };
+        blocks.ground().totals.change(group, delta);
         let bitmaps = [(descriptor.block_bitmap, self.blocks), (descriptor.inode_bitmap, self.inodes)];
         if bitmaps.iter().any(|(_, bitmap)| bitmap.is_some()) {
             store_descriptor(blocks, group, &self.descriptor)?;
@@ -143,6 +151,8 @@ pub(crate) fn mark_used(blocks: &mut impl Blocks, group: Group, clusters: Range<
     let (0, Some(left)) = (found, left) else {
         return Err(at(CorruptKind::BlocksInUse));
     };
+    let delta = Delta { free_clusters: -i64::from(clusters.end - clusters.start), ..Delta::default() };
+    blocks.ground().totals.change(group, delta);
     descriptor.free_clusters = left;
     blocks.change(place, |bytes| put_bits(bytes, clusters, true))?;
     let superblock = &blocks.ground().superblock;
@@ -380,7 +390,10 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
     let wrong = || corrupt(CorruptKind::GroupDescriptorField("used_dirs_count"), group);
     descriptor.used_dirs =
         directories.filter(|directories| *directories <= inodes - free).ok_or_else(wrong)?;
+    let step = if used { 1 } else { -1 };
+    let directories = if directory { step } else { 0 };
     if descriptor.inodes_uninitialised(superblock) {
+        blocks.ground().totals.change(group, Delta { directories, ..Delta::default() });
         let mut bitmap = inode_bitmap(blocks, group, &descriptor)?;
         put_bit(&mut bitmap, index, used);
         if used {
@@ -391,6 +404,7 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
     if used {
         reach(blocks, &mut descriptor, index)?;
     }
+    blocks.ground().totals.change(group, Delta { free_inodes: -step, directories, ..Delta::default() });
     descriptor.free_inodes = free;
     let place = descriptor.inode_bitmap;
     blocks.change(place, |bytes| put_bit(bytes, index, used))?;
@@ -450,6 +464,9 @@ pub(crate) fn free_counts(blocks: &impl Blocks) -> Result<(u64, u32)> {
         clusters = clusters.saturating_add(u64::from(descriptor.free_clusters));
         inodes = inodes.saturating_add(u64::from(descriptor.free_inodes));
     }
+    let totals = blocks.ground().totals.volume();
+    let followed = (totals.free_clusters, totals.free_inodes);
+    debug_assert!(blocks.ground().totals.flex_count() == 0 || followed == (clusters, inodes));
     let wrong = |name| Error::from(Corrupt::from(CorruptKind::SuperblockField(name)));
     let free_blocks = clusters.saturating_mul(u64::from(geometry.cluster_blocks()));
     let free_inodes = u32::try_from(inodes).map_err(|_| wrong("free_inodes_count"))?;

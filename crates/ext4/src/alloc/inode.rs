@@ -32,6 +32,13 @@ pub(crate) struct NewInode {
     pub(crate) now: Timestamp,
 }
 
+impl NewInode {
+    /// Whether it is a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        FileType::from_mode(self.mode) == Some(FileType::Directory)
+    }
+}
+
 /// Creates an inode from a free one: marks it used and writes its record.
 ///
 /// # Errors

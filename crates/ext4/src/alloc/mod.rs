@@ -10,6 +10,7 @@
 //! | `orders.rs` | which groups may have a long run |
 //! | `runs.rs` | sets of runs of blocks |
 //! | `search.rs` | where to look for free blocks and inodes: the policy |
+//! | `spread.rs` | which group a new inode goes to |
 //! | `reserve.rs` | blocks that file data may not use |
 //! | `trim.rs` | discards free blocks on the device |
 //! | `shared.rs` | the locked free space that all changes share, and promises for conversions |
@@ -25,6 +26,7 @@ pub(crate) mod reserve;
 mod runs;
 pub(crate) mod search;
 pub(crate) mod shared;
+pub(crate) mod spread;
 pub(crate) mod trim;
 
 use crate::ground::blocks::Blocks;

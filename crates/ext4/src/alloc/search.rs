@@ -250,7 +250,7 @@ impl Allocator {
         }
     }
 
-    /// A free inode in the group of `near`, or a later one. Marks nothing.
+    /// A free inode in the group `near`, or a later one. Marks nothing.
     ///
     /// # Errors
     /// As of [`Allocator::allocate`].
@@ -258,6 +258,9 @@ impl Allocator {
         let geometry = &blocks.ground().superblock.geometry;
         let inodes = geometry.inodes_per_group();
         for group in around(blocks.ground(), near) {
+            if !blocks.ground().totals.may_have_inodes(group) {
+                continue;
+            }
             let descriptor = descriptor(blocks, group)?;
             if descriptor.free_inodes == 0 {
                 continue;
@@ -350,7 +353,9 @@ impl Space for Allocator {
             if taken.len() == count {
                 break;
             }
-            if descriptor(blocks, group)?.free_clusters == 0 {
+            if !blocks.ground().totals.may_have_clusters(group)
+                || descriptor(blocks, group)?.free_clusters == 0
+            {
                 continue;
             }
             let mut found = Changed::of(blocks, group)?;

@@ -15,6 +15,7 @@ use super::group::{check_inode_used, place_of_inode};
 use super::inode::{self, NewInode};
 use super::reserve::set_aside;
 use super::search::{Allocator, Run, Wish, check_give_back};
+use super::spread::{self, Near};
 use super::trim;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
@@ -124,14 +125,15 @@ impl FreeSpace {
         Ok(run)
     }
 
-    /// Creates an inode: the first free one in the group of `near`, or in a later one.
+    /// Creates an inode, in the group that the policy chooses (`spread.rs`) or in a later one.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if none is free; as of [`inode::make`].
-    pub(crate) fn make_inode(&self, blocks: &mut impl Blocks, near: Ino, new: &NewInode) -> Result<Draft> {
+    pub(crate) fn make_inode(&self, blocks: &mut impl Blocks, near: &Near, new: &NewInode) -> Result<Draft> {
         let account = self.account.lock();
         let _groups = self.groups.lock();
-        let (group, _) = place_of_inode(blocks, near)?;
+        let (parent, _) = place_of_inode(blocks, near.parent)?;
+        let group = spread::choose(blocks, near, parent, new.is_directory())?;
         let ino = account.allocator.find_inode(blocks, group)?;
         inode::make(blocks, ino, new)
     }

@@ -16,7 +16,10 @@ use crate::map::edit::{self, Form, Leaf};
 use std::ops::Range;
 use uext4_iomap::{Run, State};
 use uext4_ondisk::ext4::{Extent, MAX_UNWRITTEN_LENGTH};
-use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk};
+
+/// Groups in a flex group from which on its first group is left to directories (`EXT4_FLEX_SIZE_DIR_ALLOC_SCHEME`).
+const FLEX_MIN: u32 = 4;
 
 /// The result of a step.
 enum Step {
@@ -193,11 +196,17 @@ impl Files<'_> {
         Ok(Hole { blocks: hole.start..end, place: Place::Near(near) })
     }
 
-    /// Where to look for the first block of a file: in the group of its inode.
+    /// Where to look for the first block of a file, as in Linux (`ext4_inode_to_goal_block`): in the group of its inode;
+    /// in flex groups that are large enough, from the second group on, since directories begin in the first.
     pub(super) fn home(&self, ino: Ino) -> Pblk {
         let geometry = &self.state.superblock.geometry;
-        let group = geometry.group_of_inode(ino).and_then(|(group, _)| geometry.group_first_block(group));
-        group.unwrap_or(Pblk(u64::from(geometry.first_data_block())))
+        let flex = self.state.superblock.groups_per_flex();
+        let first = |group: Group| geometry.group_first_block(group);
+        let own = geometry.group_of_inode(ino).map(|(group, _)| group);
+        let second = own.filter(|_| flex >= FLEX_MIN).map(|group| Group((group.get() & !(flex - 1)) + 1));
+        let second = second.filter(|second| second.get() < geometry.group_count()).and_then(first);
+        let goal = second.or_else(|| own.and_then(first));
+        goal.unwrap_or(Pblk(u64::from(geometry.first_data_block())))
     }
 }
 

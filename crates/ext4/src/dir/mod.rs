@@ -37,7 +37,7 @@ use crate::inode::metadata::FileKind;
 use crate::map::metadata_block;
 use name::Wanted;
 use rows::{Rows, Shape};
-use uext4_ondisk::ext4::{InodeFlags, Superblock};
+use uext4_ondisk::ext4::{CaseFolder, HashVersion, InodeFlags, Superblock, dir_hash};
 use uext4_ondisk::{Ino, Pblk};
 
 /// One entry of a directory.
@@ -51,6 +51,14 @@ pub struct DirEntry {
     pub kind: Option<FileKind>,
     /// Continues a listing after this entry ([`ReadDir::seek`](crate::ReadDir::seek)).
     pub cookie: DirCookie,
+}
+
+/// The hash of a name by which Linux spreads the directories below the root: always this one, whatever trees use.
+pub(crate) fn spread_hash(state: &Ext4State, parent: &Inode, name: &[u8]) -> u32 {
+    let mut folder = parent.disk().flags.contains(InodeFlags::CASEFOLD).then(CaseFolder::new);
+    let form = folder.as_mut().and_then(|folder| folder.fold(name)).unwrap_or(name);
+    let hash = dir_hash(form, HashVersion::HalfMd4, &state.superblock.hash.seed);
+    hash.map_or(0, |hash| hash.major)
 }
 
 /// A directory being read.

@@ -20,6 +20,7 @@
 use super::damage::DescriptorDamage;
 use super::error::{Error, Result};
 use super::state::Ground;
+use super::totals::Totals;
 use super::zones::SystemZones;
 use std::sync::Arc;
 use uext4_blockdev::{BufferPool, Device};
@@ -114,6 +115,10 @@ impl Ground {
         let (superblock, zones) = (&self.superblock, &mut self.zones);
         let geometry = &superblock.geometry;
         let table = u64::from(geometry.inode_table_blocks());
+        if self.trusts_only_sound {
+            self.totals = Totals::new(geometry.group_count(), superblock.groups_per_flex());
+        }
+        let totals = &self.totals;
         let (mut tally, mut free) = (Tally::default(), 0_u64);
         // A flex group stores each kind of metadata of its groups together, so each kind forms a run.
         let mut runs = [MetadataRun::default(); 3];
@@ -133,6 +138,7 @@ impl Ground {
             };
             tally.sound += 1;
             free = free.saturating_add(u64::from(descriptor.free_clusters));
+            totals.add(group, &descriptor);
             let [blocks, inodes, tables] = &mut runs;
             blocks.extend(descriptor.block_bitmap, 1, zones);
             inodes.extend(descriptor.inode_bitmap, 1, zones);

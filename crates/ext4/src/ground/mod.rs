@@ -28,5 +28,6 @@ pub(crate) mod quota;
 pub(crate) mod recovered;
 pub(crate) mod seal;
 pub(crate) mod state;
+pub(crate) mod totals;
 pub(crate) mod unlogged;
 pub(crate) mod zones;

@@ -5,6 +5,7 @@ use super::lifetime::Written;
 use super::options::Atime;
 use super::quota::Quota;
 use super::recovered::RecoveryInfo;
+use super::totals::Totals;
 use super::unlogged::Unlogged;
 use super::zones::SystemZones;
 use crate::ground::known::KnownNames;
@@ -24,6 +25,8 @@ pub(crate) struct Ground {
     pub(crate) names: KnownNames,
     /// Free clusters by the descriptors when the volume was opened.
     pub(crate) free_clusters: u64,
+    /// Counts of the groups, if the volume is open for writing.
+    pub(crate) totals: Totals,
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
     /// Batches of a volume that is open for writing and has no journal.

@@ -29,11 +29,11 @@ use metadata::{FileKind, Metadata, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use places::PointerPlaces;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use uext4_iomap::InodeState;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, Superblock};
-use uext4_ondisk::{Corrupt, CorruptKind, Ino};
+use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino};
 
 /// A loaded inode.
 ///
@@ -51,6 +51,8 @@ pub struct Inode {
     names: RwLock<()>,
     /// Of a directory: where its names are known by (`ground/known.rs`).
     directory_id: DirectoryId,
+    /// Of a directory: the group of the last inode made in it, plus one. It guides a search, and is not stored.
+    last_group: AtomicU32,
     /// Held by readers of its extended attributes, and exclusively while they change: they are in several places. Taken
     /// after the editor's turn.
     pub(crate) attributes: RwLock<()>,
@@ -79,6 +81,16 @@ impl Inode {
     /// The number under which the names of a directory are known.
     pub(crate) fn directory_id(&self) -> DirectoryId {
         self.directory_id
+    }
+
+    /// The group of the last inode that was made in this directory.
+    pub(crate) fn last_group(&self) -> Option<Group> {
+        self.last_group.load(Ordering::Relaxed).checked_sub(1).map(Group)
+    }
+
+    /// An inode was made in this directory, in this group.
+    pub(crate) fn made_in(&self, group: Group) {
+        self.last_group.store(group.get().saturating_add(1), Ordering::Relaxed);
     }
 
     /// It lost its last name: `leave` is dropped with it.

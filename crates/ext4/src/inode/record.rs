@@ -11,7 +11,7 @@ use crate::ground::known::DirectoryId;
 use crate::ground::state::Ground;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use uext4_iomap::{InodeState, MapKind};
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
@@ -93,6 +93,7 @@ impl Ground {
             last_access: LastAccess::default(),
             times_looked_at,
             awaits_name,
+            last_group: AtomicU32::new(0),
             leave,
             state,
         }

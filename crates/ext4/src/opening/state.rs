@@ -10,6 +10,7 @@ use crate::ground::options::{Atime, VolumeOptions};
 use crate::ground::quota::Quota;
 use crate::ground::recovered::RecoveryInfo;
 use crate::ground::state::Ground;
+use crate::ground::totals::Totals;
 use crate::ground::zones::SystemZones;
 use crate::inode::Ext4State;
 use crate::opening::superblock::check_device;
@@ -56,6 +57,7 @@ pub(super) fn bare(
     let ground = Ground {
         zones: SystemZones::new(superblock.geometry.usable_blocks()),
         free_clusters: 0,
+        totals: Totals::default(),
         mmp: mmp::read(&*device, &superblock)?,
         superblock,
         cache: BufferCache::new(device, &cache_options)?,

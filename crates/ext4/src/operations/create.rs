@@ -5,6 +5,7 @@ use super::directories::Directories;
 use super::entry::{self, EntryScope};
 use super::path;
 use crate::alloc::inode::NewInode;
+use crate::alloc::spread::Near;
 use crate::change::Files;
 use crate::dir;
 use crate::ground::caller::Caller;
@@ -12,6 +13,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::journaled::Journaled;
 use crate::ground::quota::Ids;
+use crate::ground::state::ROOT;
 use crate::ground::unlogged::Unlogged;
 use crate::inode::draft::Draft;
 use crate::inode::fields::now;
@@ -258,11 +260,12 @@ pub(super) fn awaits_commit(state: &Ext4State) -> bool {
     state.unlogged.as_ref().is_some_and(Unlogged::has_freed_inode)
 }
 
-/// Creates an inode in `parent`, with the project it inherits.
+/// Creates an inode in `parent`, with the project it inherits. `name`: the one that it will get, if any.
 pub(super) fn make(
     blocks: &mut Journaled<'_>,
     files: &Files<'_>,
     parent: &Inode,
+    name: Option<&[u8]>,
     new: &NewInode,
 ) -> Result<Draft> {
     let disk = parent.disk();
@@ -271,12 +274,23 @@ pub(super) fn make(
     let project = disk.project.filter(|_| inherits).unwrap_or(0);
     files.want_entries(blocks, Ids { uid: new.uid, gid: new.gid, project: 0 })?;
     files.want_entries(blocks, Ids { uid: new.uid, gid: new.gid, project })?;
-    let mut made = files.space.make_inode(blocks, parent.ino(), new)?;
+    let spread = name.filter(|_| new.is_directory() && is_top(parent));
+    let spread = spread.map(|name| dir::spread_hash(files.state, parent, name));
+    let near = Near { parent: parent.ino(), last: parent.last_group(), spread };
+    let mut made = files.space.make_inode(blocks, &near, new)?;
+    if let Some((group, _)) = files.state.superblock.geometry.group_of_inode(made.ino) {
+        parent.made_in(group);
+    }
     if inherits && made.disk.project.is_some() {
         made.disk.project = disk.project;
         made.store(blocks)?;
     }
     Ok(made)
+}
+
+/// Whether directories made here have nothing to do with each other, and are spread over the volume.
+fn is_top(directory: &Inode) -> bool {
+    directory.ino() == ROOT || directory.disk().flags.contains(InodeFlags::TOPDIR)
 }
 
 /// Adds inode and name in one handle. `None`: nothing was done, and a commit has to come first.
@@ -300,7 +314,7 @@ fn add(
         {
             return Ok(Err(limit));
         }
-        let mut made = match make(step.blocks, files, parent, &fields) {
+        let mut made = match make(step.blocks, files, parent, Some(name), &fields) {
             Ok(made) => made,
             Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
             Err(error) => return Err(error),

@@ -297,7 +297,8 @@ impl Rename<'_> {
             if let Err(refused) = self.prepare_to_replace(step, old, new) {
                 return Ok(Err(refused));
             }
-            let made = whiteout.map(|(fields, _)| create::make(step.blocks, files, from, fields)).transpose();
+            let made =
+                whiteout.map(|(fields, _)| create::make(step.blocks, files, from, None, fields)).transpose();
             let mut made = match made {
                 Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
                 made => made?,

@@ -64,7 +64,7 @@ fn try_make(
         if create::awaits_commit(state) {
             return Ok(Ok(None));
         }
-        let mut made = match create::make(blocks, files, parent, &new) {
+        let mut made = match create::make(blocks, files, parent, None, &new) {
             Ok(made) => made,
             Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
             Err(error) => return Err(error),
