@@ -69,6 +69,9 @@
 // The file is emptied.
 #define UEXT4_TRUNCATE 32
 
+// Limits of quota hold for making the file and for what is written, as for a user other than root: `-EDQUOT`.
+#define UEXT4_LIMITED 64
+
 // I/O priority, in the flags of `uext4_file_open` and `uext4_queue_open`: before all others. Needs `CAP_SYS_NICE`. A
 // class is combined with its level, 0 (first) to 7 (last), shifted by `UEXT4_PRIO_SHIFT`. Without a class a file's
 // requests have the priority of their queue or of the calling thread.
@@ -141,6 +144,15 @@
 
 // Changes blocks: `flags` is one of `UEXT4_FALLOC_…`.
 #define UEXT4_OP_FALLOCATE 5
+
+// Quota of users.
+#define UEXT4_QUOTA_USER 0
+
+// Quota of groups.
+#define UEXT4_QUOTA_GROUP 1
+
+// Quota of projects.
+#define UEXT4_QUOTA_PROJECT 2
 
 // `uext4_rename_with`: an existing new name is `-EEXIST` (`RENAME_NOREPLACE`).
 #define UEXT4_RENAME_NOREPLACE 1
@@ -282,6 +294,31 @@ struct uext4_completion {
   uint64_t tag;
   // Bytes transferred, or the negative errno of its failure.
   int64_t result;
+};
+
+// What a user, group or project uses and may use. Space is in bytes; a limit of 0 is none; times are in seconds since
+// 1970, and 0 if the soft limit is not exceeded.
+struct uext4_quota {
+  // Number of the user, group or project.
+  uint32_t id;
+  // Not used, 0.
+  uint32_t reserved;
+  // Space in use.
+  uint64_t space;
+  // Space that may be used for the time of grace only. Limits are kept in KiB, rounded up.
+  uint64_t space_soft;
+  // Most space.
+  uint64_t space_hard;
+  // When the soft limit of space becomes a hard one.
+  uint64_t space_until;
+  // Inodes in use.
+  uint64_t inodes;
+  // Inodes that may be used for the time of grace only.
+  uint64_t inodes_soft;
+  // Most inodes.
+  uint64_t inodes_hard;
+  // When the soft limit of inodes becomes a hard one.
+  uint64_t inodes_until;
 };
 
 // How a volume is opened. Zeros mean the defaults.
@@ -623,6 +660,31 @@ int32_t uext4_queue_pending(struct uext4_queue *queue);
 // A descriptor that becomes readable when there may be something to reap; `-EOPNOTSUPP` on devices that have none. It
 // belongs to the queue. Poll it, do not read it; reap once after submitting, before you sleep.
 int32_t uext4_queue_eventfd(struct uext4_queue *queue);
+
+// What number `id` uses and may use. `-EOPNOTSUPP`: the volume does not keep this quota.
+int32_t uext4_quota_get(struct uext4_volume *volume,
+                        uint32_t kind,
+                        uint32_t id,
+                        struct uext4_quota *quota);
+
+// The first number from `id` on that ever had anything, as `Q_GETNEXTQUOTA`. `-ENOENT`: there is none.
+int32_t uext4_quota_next(struct uext4_volume *volume,
+                         uint32_t kind,
+                         uint32_t id,
+                         struct uext4_quota *quota);
+
+// Sets the four limits of number `id` to those of `limits`; its other fields are not looked at. Limits hold for files
+// opened with `UEXT4_LIMITED`, and for callers other than root. Durable after `uext4_sync`.
+int32_t uext4_quota_set(struct uext4_volume *volume,
+                        uint32_t kind,
+                        uint32_t id,
+                        const struct uext4_quota *limits);
+
+// Sets for how many seconds soft limits of space and of inodes may be exceeded.
+int32_t uext4_quota_set_grace(struct uext4_volume *volume,
+                              uint32_t kind,
+                              uint32_t space,
+                              uint32_t inodes);
 
 // Begins to replace the regular file at `name`, or to create it if there is none: makes an empty file without a name.
 // Symbolic links are followed. Get it with `uext4_replacement_file`, write the new content, then call

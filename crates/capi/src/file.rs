@@ -25,7 +25,10 @@ pub const UEXT4_CREATE_NEW: u32 = 16;
 /// The file is emptied.
 pub const UEXT4_TRUNCATE: u32 = 32;
 
-const FILE_FLAGS: u32 = (UEXT4_TRUNCATE << 1) - 1;
+/// Limits of quota hold for making the file and for what is written, as for a user other than root: `-EDQUOT`.
+pub const UEXT4_LIMITED: u32 = 64;
+
+const FILE_FLAGS: u32 = (UEXT4_LIMITED << 1) - 1;
 
 /// I/O priority, in the flags of `uext4_file_open` and `uext4_queue_open`: before all others. Needs `CAP_SYS_NICE`. A
 /// class is combined with its level, 0 (first) to 7 (last), shifted by `UEXT4_PRIO_SHIFT`. Without a class a file's
@@ -138,6 +141,7 @@ pub unsafe extern "C" fn uext4_file_open(
             .append(has(UEXT4_APPEND))
             .create(has(UEXT4_CREATE))
             .truncate(has(UEXT4_TRUNCATE))
+            .limited(has(UEXT4_LIMITED))
             .mode(mode)
             .priority(priority(flags)?);
         if has(UEXT4_CREATE_NEW) {

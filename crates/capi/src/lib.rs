@@ -7,7 +7,7 @@
 //! - `handle.rs`: what stands behind a handle, so that a wrong one is an error
 //! - `call.rs`: results and errors of calls; no panic leaves it
 //! - `border.rs`: C's pointers become references
-//! - `volume.rs`, `file.rs`, `names.rs`, `attributes.rs`, `tree.rs`, `queue.rs`, `replace.rs`: the calls
+//! - `volume.rs`, `file.rs`, `names.rs`, `attributes.rs`, `tree.rs`, `queue.rs`, `quota.rs`, `replace.rs`: the calls
 #![deny(missing_docs)]
 #![allow(non_camel_case_types, reason = "names as C has them")]
 #![allow(clippy::missing_safety_doc, reason = "the header's head has the rules of pointers")]
@@ -20,6 +20,7 @@ mod file_xattrs;
 mod handle;
 mod names;
 mod queue;
+mod quota;
 mod replace;
 mod tree;
 mod volume;
@@ -30,6 +31,7 @@ pub use file::*;
 pub use file_xattrs::*;
 pub use names::*;
 pub use queue::*;
+pub use quota::*;
 pub use replace::*;
 pub use tree::*;
 pub use volume::*;

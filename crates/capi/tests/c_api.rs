@@ -20,6 +20,14 @@ fn every_call_from_c() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && output.stdout == b"ok\n", "{:?}: {said}", output.status);
     oracle::e2fsck_clean(image.path());
+    let image = VolumeBuilder::new(32 << 20)
+        .args(["-b", "4096", "-O", "quota"])
+        .extended("quotatype=usrquota")
+        .build();
+    let output = Command::new(&program.path).arg(image.path()).arg("quota").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"ok\n", "{:?}: {said}", output.status);
+    oracle::e2fsck_clean(image.path());
 }
 
 #[test]

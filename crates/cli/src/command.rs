@@ -8,7 +8,7 @@ use crate::names::{ln, mkdir, mv, rm, rmdir};
 use crate::tracer::Tracer;
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, out,
-    prepare, stat, text, trace, trim, truncate, xattr,
+    prepare, quota, stat, text, trace, trim, truncate, xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -82,7 +82,7 @@ pub enum Command {
     Prepare(prepare::PrepareArgs),
     /// Run a uext4 command and print each device request.
     Trace(trace::TraceArgs),
-    /// Copy files and trees out of a volume, and files into one.
+    /// Copy files and trees out of volumes, into them, and within them.
     Cp(cp::CpArgs),
     /// Make directories.
     Mkdir(mkdir::MkdirArgs),
@@ -102,6 +102,8 @@ pub enum Command {
     Touch(touch::TouchArgs),
     /// Change the flags, project and generation number of files.
     Chattr(chattr::ChattrArgs),
+    /// Show and set what users, groups and projects use and may use.
+    Quota(quota::QuotaArgs),
     /// Tell the device which blocks are free.
     Trim(trim::TrimArgs),
     /// Create a volume, as mke2fs does.
@@ -181,6 +183,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Chown(args) => chown::run(&args, globals),
         Command::Touch(args) => touch::run(&args, globals),
         Command::Chattr(args) => chattr::run(&args, globals),
+        Command::Quota(args) => quota::run(&args, globals),
         Command::Trim(args) => trim::run(&args, globals),
         Command::Mkfs(args) => mkfs::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),

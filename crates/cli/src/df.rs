@@ -4,6 +4,7 @@ use crate::args::{CommonArgs, Globals};
 use crate::error::CliError;
 use crate::open::{OpenHow, device};
 use crate::out::{Elements, Out};
+use crate::quota::{self, JsonReport};
 use crate::text::{self, JsonBytes};
 use clap::{ArgAction, Args, ValueHint};
 use serde::Serialize;
@@ -24,6 +25,9 @@ pub struct DfArgs {
     /// Count inodes instead of space.
     #[arg(short, long)]
     pub inodes: bool,
+    /// Show what users, groups and projects use, and their limits.
+    #[arg(short, long, conflicts_with_all = ["inodes", "human_readable"])]
+    pub quota: bool,
     /// How to open, and the output format.
     #[command(flatten)]
     pub common: CommonArgs,
@@ -48,6 +52,13 @@ struct JsonSpace<'a> {
     inodes_free: u64,
 }
 
+#[derive(Serialize)]
+struct JsonQuotas<'a> {
+    #[serde(flatten)]
+    argument: JsonBytes<'a>,
+    quotas: Vec<JsonReport>,
+}
+
 /// Runs it.
 pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
     let specs = args.devices.iter().map(|argument| device(argument)).collect::<Result<Vec<_>, _>>()?;
@@ -58,6 +69,18 @@ pub fn run(args: &DfArgs, globals: &Globals) -> Result<(), CliError> {
     let mut table = Table::new(args);
     for (argument, spec) in args.devices.iter().zip(&specs) {
         let at = |error| CliError::at(argument, error);
+        if args.quota {
+            let found =
+                how.open_volume(spec).and_then(|volume| quota::reports(&volume, &[], &[])).map_err(at);
+            let Some(quotas) = failures.one_of(specs.len(), found)? else { continue };
+            let argument = JsonBytes::argument(argument, specs.len());
+            if globals.json {
+                list.element(&mut out, &JsonQuotas { argument, quotas })?;
+            } else {
+                quotas.iter().try_for_each(|report| report.print(&mut out))?;
+            }
+            continue;
+        }
         let space = how.open_volume(spec).and_then(|volume| volume.statfs()).map_err(at);
         let Some(space) = failures.one_of(specs.len(), space)? else { continue };
         if globals.json {

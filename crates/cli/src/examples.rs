@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 62] = [
+const EXAMPLES: [Example; 64] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -60,6 +60,8 @@ const EXAMPLES: [Example; 62] = [
     ("touch -m -d 2026-11-21T05:16:27Z disk.img:/etc/fstab", "the time of the last change only"),
     ("chattr +i disk.img:/etc/fstab", "a file that cannot be changed"),
     ("chattr -R -p 1000 +P disk.img:/srv/share", "a tree of project 1000, which new files inherit"),
+    ("quota disk.img", "what all users, groups and projects use, and their limits"),
+    ("quota -u disk.img 1000 --space 1g:2g", "user 1000 may use 2 GiB, more than 1 GiB only for a time"),
     ("trim disk.img", "punches holes in the image where the volume is free"),
     ("mkfs disk.img 64G", "creates a sparse image with the defaults of e2fsprogs"),
     ("mkfs --compat debian12 -L data /dev/nvme0n1p3", "the defaults of Debian 12, on a partition"),

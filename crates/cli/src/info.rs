@@ -42,6 +42,8 @@ pub struct Report {
     pub state: Vec<Cow<'static, str>>,
     pub on_error: &'static str,
     pub features: Vec<Cow<'static, str>>,
+    /// Whose usage is counted.
+    pub quota: Vec<&'static str>,
     pub block_size: u32,
     pub cluster_size: u64,
     pub blocks: u64,
@@ -295,6 +297,7 @@ fn report(
         state: superblock.state.names(),
         on_error: on_error(superblock),
         features: superblock.features.names(),
+        quota: quota(superblock),
         block_size: geometry.block_size(),
         cluster_size: u64::from(geometry.block_size()) * u64::from(geometry.cluster_blocks()),
         blocks: geometry.blocks_count(),
@@ -361,6 +364,11 @@ fn on_error(superblock: &Superblock) -> &'static str {
         Some(OnError::Panic) => "panic",
         None => "unknown",
     }
+}
+
+/// The kinds of quota that the volume keeps.
+fn quota(superblock: &Superblock) -> Vec<&'static str> {
+    superblock.quota_files().map(|(kind, _)| kind.name()).collect()
 }
 
 fn checksum(superblock: &Superblock) -> Checksum {

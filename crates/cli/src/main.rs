@@ -36,6 +36,7 @@ mod open;
 mod out;
 mod prepare;
 mod progress;
+mod quota;
 mod stat;
 mod svg;
 mod text;

@@ -6,7 +6,7 @@ use common::{good, text};
 use std::ffi::OsStr;
 use uext4_testkit::{Scratch, oracle, requirement};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "info",
     "ls",
     "stat",
@@ -19,6 +19,7 @@ const COMMANDS: [&str; 17] = [
     "explain",
     "io",
     "trace",
+    "quota",
     "cp",
     "mkfs",
     "bench",

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use uext4_testkit::{Need, VolumeBuilder, needs, oracle};
 
-const COMMANDS: [&str; 28] = [
+const COMMANDS: [&str; 29] = [
     "info",
     "ls",
     "stat",
@@ -30,6 +30,7 @@ const COMMANDS: [&str; 28] = [
     "chown",
     "touch",
     "chattr",
+    "quota",
     "trim",
     "mkfs",
     "check",
@@ -95,6 +96,7 @@ fn failures_say_each_name_once_and_no_number() {
         "rm DEV:/none",
         "rm DEV:/dir",
         "trim NONE",
+        "quota NONE",
         "mkfs DEV",
         "mkfs NONE",
         "mkfs NODIR 64M",

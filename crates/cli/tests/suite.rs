@@ -25,6 +25,7 @@ mod mkfs;
 mod mmp;
 mod names;
 mod probes;
+mod quota;
 mod several;
 mod trees;
 mod trees_changed;

@@ -109,13 +109,14 @@ pub use face::walk::{Visit, Walk, WalkEntry, WalkError, WalkOptions};
 pub use face::{device, format, journal, plan};
 pub use ground::caller::Caller;
 pub use ground::damage::DescriptorDamage;
-pub use ground::error::{Allocation, AttributeError, Error, Limit, Result};
+pub use ground::error::{Allocation, AttributeError, Error, Limit, QuotaLimit, Result};
 pub use ground::foreign::{Contents, Foreign};
 pub use ground::options::{Atime, DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
 pub use ground::recovered::{RecoveryInfo, RecoveryState};
 pub use inode::metadata::{FileKind, InodeFlags, Metadata, Timestamp};
 pub use inode::set_attributes::{SetAttributes, Time};
 pub use operations::rename::RenameFlags;
+pub use quota::report::{QuotaGrace, QuotaLimits};
 pub use uext4_blockdev::spec::DeviceSpec;
 pub use uext4_blockdev::{Ask, Buffer, BufferPool, Priority, PriorityClass, QueueFacts};
 pub use uext4_iomap::{
@@ -123,6 +124,6 @@ pub use uext4_iomap::{
     Range, RawCompletion, RawQueue, ReadFlags, SWITCH_NAMES, State, Stats, Switches, WriteFlags,
 };
 pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};
-pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, MmpBlock, MmpOwner, Superblock};
+pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, MmpBlock, MmpOwner, QuotaEntry, QuotaKind, Superblock};
 pub use uext4_ondisk::{Corrupt, CorruptKind, Ino, Place};
 pub use xattr::{AclKind, XATTR_SIZE_MAX, Xattr, XattrFlags, XattrName, XattrNames, Xattrs};

@@ -5,7 +5,10 @@ use crate::common;
 use common::{Image, aligned, assert_clean, open_rw, read_write};
 use std::sync::Arc;
 use uext4::device::Device;
-use uext4::{Buffer, Error, Fallocate, InodeFlags, OpenOptions, SetAttributes, Volume};
+use uext4::{
+    Buffer, Caller, Error, Fallocate, InodeFlags, NodeKind, OpenOptions, QueueOptions, QuotaGrace, QuotaKind,
+    QuotaLimit, QuotaLimits, SetAttributes, Volume, WriteFlags,
+};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 const ALL: &str = "quotatype=usrquota:grpquota:prjquota";
@@ -201,4 +204,187 @@ fn damaged_quota_files_are_refused_before_anything_changes() {
     let made = volume.open_file("/file", new_file(1, 1)).map(drop);
     assert!(matches!(made, Err(Error::Corrupt(_))), "{made:?}");
     volume.sync_all().unwrap();
+}
+
+/// Limits of user 1000 in a new volume.
+fn limited(layout: (&[&str], &str), limits: QuotaLimits) -> (Arc<dyn Device>, Volume) {
+    let device: Arc<dyn Device> = image(layout).device();
+    let volume = open_rw(device.clone());
+    volume.set_quota(QuotaKind::User, 1000, &limits).unwrap();
+    (device, volume)
+}
+
+fn is_exceeded<T: std::fmt::Debug>(done: uext4::Result<T>, limit: QuotaLimit) {
+    match done {
+        Err(error @ Error::QuotaExceeded { kind: QuotaKind::User, id: 1000, .. }) => {
+            assert_eq!(error.errno(), libc::EDQUOT);
+            assert!(
+                error.to_string().contains(&format!("user 1000 has reached the limit of {limit}")),
+                "{error}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_more_inodes_than_the_limit() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for layout in &LAYOUTS[..4] {
+        let (device, volume) = limited(*layout, QuotaLimits { inodes_hard: 3, ..QuotaLimits::default() });
+        let (user, root) = (Caller::new(1000, 100), volume.node_at("/", true).unwrap());
+        let dir = root.make_dir("dir", 0o755, &user).unwrap();
+        root.create("file", 0o644, &user).unwrap();
+        dir.make_symlink("link", "target", &user).unwrap();
+        let before = volume.statfs().unwrap();
+        is_exceeded(root.create("more", 0o644, &user).map(drop), QuotaLimit::Inodes);
+        is_exceeded(dir.make_dir("more", 0o755, &user).map(drop), QuotaLimit::Inodes);
+        is_exceeded(dir.make_symlink("more", "x".repeat(500), &user).map(drop), QuotaLimit::Inodes);
+        is_exceeded(dir.make_node("more", NodeKind::Fifo, 0o644, &user).map(drop), QuotaLimit::Inodes);
+        is_exceeded(root.make_unnamed(0o600, &user).map(drop), QuotaLimit::Inodes);
+        is_exceeded(volume.open_file("/more", new_file(1000, 1).limited(true)).map(drop), QuotaLimit::Inodes);
+        let after = volume.statfs().unwrap();
+        assert_eq!((before.free_inodes, before.free), (after.free_inodes, after.free));
+        assert_eq!(volume.metadata("/").unwrap().links, 4);
+        // Others, and root on the user's behalf, are free; a chown asks only if it has to.
+        root.create("other", 0o644, &Caller::new(1001, 100)).unwrap();
+        let other = volume.node_at("/other", true).unwrap();
+        is_exceeded(other.set_attributes(&SetAttributes::new().uid(1000).limited(true)), QuotaLimit::Inodes);
+        other.set_attributes(&SetAttributes::new().uid(1000)).unwrap();
+        assert_eq!(volume.quota(QuotaKind::User, 1000).unwrap().unwrap().inodes, 4);
+        // What is removed makes room.
+        root.unlink("other").unwrap();
+        root.unlink("file").unwrap();
+        drop(other);
+        root.create("again", 0o644, &user).unwrap();
+        drop((dir, root));
+        volume.close().unwrap();
+        assert_clean(&*device);
+    }
+}
+
+#[test]
+fn no_more_space_than_the_limit() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for layout in LAYOUTS.iter().take(4) {
+        let (device, volume) = limited(*layout, QuotaLimits { blocks_hard: 256, ..QuotaLimits::default() });
+        let used = || volume.quota(QuotaKind::User, 1000).unwrap().map_or(0, |entry| entry.bytes);
+        let file = volume.open_file("/file", new_file(1000, 1).limited(true)).unwrap();
+        file.write_at(&filled(128 << 10), 0).unwrap();
+        // At the end, over a hole, by reservation, and from a queue.
+        is_exceeded(file.write_at(&filled(256 << 10), 128 << 10), QuotaLimit::Space);
+        if !layout.0.contains(&"quota,^extents,^64bit") {
+            is_exceeded(file.fallocate(Fallocate::Allocate, 1 << 20, 512 << 10), QuotaLimit::Space);
+            is_exceeded(file.fallocate(Fallocate::KeepSize, 1 << 20, 512 << 10), QuotaLimit::Space);
+        }
+        let mut queue = volume.queue(QueueOptions::depth(4)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        drop(file);
+        let mut data = queue.buffer(512 << 10).unwrap();
+        data.fill(1);
+        queue.write(slot, 2 << 20, data, WriteFlags::empty(), 1).unwrap();
+        let done = queue.wait(1).unwrap().next().unwrap().result;
+        is_exceeded(done.map(drop).map_err(|error| *error), QuotaLimit::Space);
+        drop(queue);
+        assert!(used() <= 256 << 10, "{}", used());
+        // Root is not limited, and the limit holds again for others.
+        let open = volume.open_file("/file", read_write()).unwrap();
+        open.write_at(&filled(512 << 10), 0).unwrap();
+        drop(open);
+        assert!(used() >= 512 << 10);
+        let file = volume.open_file("/file", read_write().limited(true)).unwrap();
+        file.write_at(&filled(512 << 10), 0).unwrap();
+        is_exceeded(file.write_at(&filled(4096), 512 << 10), QuotaLimit::Space);
+        file.set_len(0).unwrap();
+        file.write_at(&filled(64 << 10), 0).unwrap();
+        // A directory and a symbolic link that need a block.
+        let user = Caller::new(1000, 1);
+        let block = volume.superblock().geometry.block_size();
+        let free = (256 << 10) - used();
+        let fill = free / u64::from(block) * u64::from(block);
+        let _all = file.write_at(&filled(fill as usize), 64 << 10);
+        while file.write_at(&filled(block as usize), file.size().next_multiple_of(block.into())).is_ok() {}
+        let root = volume.node_at("/", true).unwrap();
+        is_exceeded(root.make_dir("dir", 0o755, &user).map(drop), QuotaLimit::Space);
+        is_exceeded(root.make_symlink("link", "x".repeat(900), &user).map(drop), QuotaLimit::Space);
+        root.make_symlink("short", "x", &user).unwrap();
+        drop((file, root));
+        volume.close().unwrap();
+        assert_clean(&*device);
+    }
+}
+
+#[test]
+fn a_soft_limit_holds_after_its_time_of_grace() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let soft = QuotaLimits { blocks_soft: 64, inodes_soft: 1, ..QuotaLimits::default() };
+    let (device, volume) = limited(LAYOUTS[0], soft);
+    assert_eq!(volume.quota_grace(QuotaKind::User).unwrap(), QuotaGrace { blocks: 604_800, inodes: 604_800 });
+    volume.set_quota_grace(QuotaKind::User, QuotaGrace { blocks: 1, inodes: 1000 }).unwrap();
+    let file = volume.open_file("/file", new_file(1000, 1).limited(true)).unwrap();
+    file.write_at(&filled(64 << 10), 0).unwrap();
+    let entry = || volume.quota(QuotaKind::User, 1000).unwrap().unwrap();
+    assert_eq!((entry().block_time, entry().inode_time), (0, 0));
+    file.write_at(&filled(64 << 10), 64 << 10).unwrap();
+    let until = entry().block_time;
+    assert!(until > 0);
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    is_exceeded(file.write_at(&filled(64 << 10), 128 << 10), QuotaLimit::Space);
+    volume.open_file("/two", new_file(1000, 1).limited(true)).unwrap();
+    assert!(entry().inode_time > until);
+    file.set_len(1024).unwrap();
+    assert_eq!(entry().block_time, 0);
+    file.write_at(&filled(64 << 10), 64 << 10).unwrap();
+    drop(file);
+    volume.close().unwrap();
+    assert_clean(&*device);
+    // Limits and times are on the volume.
+    let volume = open_rw(device.clone());
+    let entry = volume.quota(QuotaKind::User, 1000).unwrap().unwrap();
+    assert_eq!((entry.blocks_soft, entry.inodes_soft, entry.inodes), (64, 1, 2));
+    assert_eq!(volume.quota_grace(QuotaKind::User).unwrap(), QuotaGrace { blocks: 1, inodes: 1000 });
+    let all = volume.quotas(QuotaKind::User).unwrap();
+    assert_eq!(all.iter().map(|entry| entry.id).collect::<Vec<_>>(), [0, 1000]);
+    assert!(matches!(volume.quota(QuotaKind::User, 5), Ok(None)));
+    volume.close().unwrap();
+}
+
+/// All entries that debugfs lists, for readers too; a tree that leads in circles is an error.
+#[test]
+fn quotas_are_listed() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let device = image(LAYOUTS[0]).device();
+    let volume = open_rw(device.clone());
+    assert_eq!(volume.quota_kinds().unwrap(), QuotaKind::ALL);
+    for number in 0..60_u32 {
+        let id = number.wrapping_mul(0x0123_4567);
+        drop(volume.open_file(format!("/{number}"), new_file(id, number / 7)).unwrap());
+    }
+    let users = volume.quotas(QuotaKind::User).unwrap();
+    volume.close().unwrap();
+    let reader = common::open_ro(device.clone());
+    assert_eq!(reader.quotas(QuotaKind::User).unwrap(), users);
+    assert_eq!(users.len(), 60);
+    assert!(users.is_sorted_by_key(|entry| entry.id));
+    for entry in users.iter().step_by(7) {
+        assert_eq!(usage(&*device, "user", entry.id), Some((entry.bytes, entry.inodes)));
+    }
+    assert_eq!(reader.quotas(QuotaKind::Group).unwrap().len(), 9);
+    let plain = image((&["-b", "1024"], "stride=1")).device();
+    let plain = open_rw(plain);
+    assert!(plain.quota_kinds().unwrap().is_empty());
+    assert!(matches!(plain.quota(QuotaKind::User, 0), Err(Error::NotSupported(_))));
+    let set = plain.set_quota(QuotaKind::User, 0, &QuotaLimits::default());
+    assert!(matches!(set, Err(Error::NotSupported(_))));
+    // The root leads to itself by way of its child.
+    let mut bad = Image::of(&*device);
+    let magic = 0xD9C0_1F11_u32.to_le_bytes();
+    let found =
+        bad.bytes.windows(8).position(|bytes| bytes[..4] == magic && bytes[4..] == [1, 0, 0, 0]).unwrap();
+    let child = u32::from_le_bytes(bad.bytes[found + 1024..found + 1028].try_into().unwrap());
+    for slot in 0..256 {
+        let at = found + 1024 + slot * 4;
+        bad.bytes[at..at + 4].copy_from_slice(&(child + slot as u32 % 3).to_le_bytes());
+    }
+    assert!(common::open_ro(bad.device()).quotas(QuotaKind::User).is_err());
 }

@@ -1,4 +1,5 @@
-/* Every call of libuext4, from C: what it does, and what it says of a wrong use. Arguments: an image with a volume. */
+/* Every call of libuext4, from C: what it does, and what it says of a wrong use. Arguments: an image with a volume;
+ * or an image with a volume that keeps quota of users, and a word. */
 #define _GNU_SOURCE
 #include "uext4.h"
 #include <errno.h>
@@ -31,6 +32,7 @@
 static struct uext4_volume *volume;
 
 #include "xattrs.h"
+#include "quota.h"
 
 static void volumes(const char *image)
 {
@@ -665,6 +667,11 @@ static void children(void)
 
 int main(int count, char **arguments)
 {
+    if (count == 3) {
+        CHECK(quotas(arguments[1]) == 0);
+        puts("ok");
+        return 0;
+    }
     CHECK(count == 2);
     volumes(arguments[1]);
     wrong_handles();

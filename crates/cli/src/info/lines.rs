@@ -49,6 +49,9 @@ fn volume(out: &mut Out, report: &Report) -> Done {
         if report.last_mounted.is_empty() { "<never>" } else { &report.last_mounted },
     )?;
     line(out, "features", report.features.join(" "))?;
+    if !report.quota.is_empty() {
+        line(out, "quota", report.quota.join(" "))?;
+    }
     line(out, "state", if report.state.is_empty() { "not clean".into() } else { report.state.join(" ") })?;
     line(out, "on error", report.on_error)?;
     let bytes = report.blocks as f64 * f64::from(report.block_size);

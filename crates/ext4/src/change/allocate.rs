@@ -49,7 +49,8 @@ impl Files<'_> {
     /// pointers gets zeroed blocks instead ([`Files::allocate_zeroed`]).
     ///
     /// # Errors
-    /// [`Error::NoSpace`] after waiting for commits that release freed blocks, [`Limit::Map`], [`Error::Corrupt`].
+    /// [`Error::NoSpace`] after waiting for commits that release freed blocks, [`Error::QuotaExceeded`],
+    /// [`Limit::Map`], [`Error::Corrupt`].
     /// Blocks allocated so far stay, unwritten.
     pub(crate) fn allocate(&self, inode: &Inode, blocks: Range<u64>) -> Result<()> {
         if !inode.disk().uses_extents() {
@@ -75,6 +76,9 @@ impl Files<'_> {
             if depth(self.state, &edit.disk) > levels {
                 return Ok(Ok(Step::Again));
             }
+            if inode.is_limited() {
+                edit.obey_limits(blocks)?;
+            }
             let mut map = inode.state.map.lock();
             let Some(hole) = self.first_hole(blocks, &edit, range.clone())? else {
                 return Ok(Ok(Step::Done(range.end)));
@@ -86,7 +90,7 @@ impl Files<'_> {
             }
             let extent = match self.place(blocks, &mut edit, &hole) {
                 Ok(extent) => extent,
-                Err(full @ (Error::NoSpace | Error::Limit(_))) => return Ok(Err(full)),
+                Err(full) if full.is_full() => return Ok(Err(full)),
                 Err(error) => return Err(error),
             };
             edit.store(blocks, Change::Data)?;
@@ -100,7 +104,7 @@ impl Files<'_> {
     /// Maps a hole, or the beginning of it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] and [`Error::Limit`], with nothing changed. Others.
+    /// Those of a full volume ([`Error::is_full`]), with nothing changed. Others.
     fn place(&self, blocks: &mut impl Blocks, draft: &mut Draft, hole: &Hole) -> Result<Extent> {
         let ground = blocks.ground();
         let size = ground.superblock.geometry.cluster_blocks();
@@ -129,7 +133,7 @@ impl Files<'_> {
             .and_then(|()| edit::insert(blocks, &mut self.space.open(), draft, extent));
         match placed {
             Ok(()) => Ok(extent),
-            Err(full @ (Error::NoSpace | Error::Limit(_))) => {
+            Err(full) if full.is_full() => {
                 (draft.disk.blocks_raw, draft.disk.flags) = before;
                 self.space.open().give_back(blocks, draft.ino, &[(run.first, run.count)])?;
                 Err(full)
@@ -196,8 +200,8 @@ impl Files<'_> {
         Ok(Hole { blocks: hole.start..end, place: Place::Near(near) })
     }
 
-    /// Where to look for the first block of a file, as in Linux (`ext4_inode_to_goal_block`): in the group of its inode;
-    /// in flex groups that are large enough, from the second group on, since directories begin in the first.
+    /// Where to look for the first block of a file, as in Linux (`ext4_inode_to_goal_block`): in the group of its
+    /// inode; in flex groups that are large enough, from the second group on, since directories begin in the first.
     pub(super) fn home(&self, ino: Ino) -> Pblk {
         let geometry = &self.state.superblock.geometry;
         let flex = self.state.superblock.groups_per_flex();

@@ -106,7 +106,9 @@ impl Files<'_> {
     /// Whether one handle suffices for the claim.
     fn can_claim(&self, inode: &Inode, blocks: &Range<u64>) -> bool {
         let runs = RUNS as u32;
+        // Limits of quota are checked where blocks are allocated.
         !blocks.is_empty()
+            && !inode.is_limited()
             && blocks.end - blocks.start <= u64::from(MAX_UNWRITTEN_LENGTH)
             && u32::try_from(blocks.end).is_ok()
             && self.state.superblock.geometry.cluster_blocks() == 1

@@ -53,6 +53,9 @@ impl Files<'_> {
     fn fill_zeroed(&self, inode: &Inode, range: Range<u32>) -> Result<u32> {
         Journaled::run(self.state, credits::pointers(self.state, 1, 1), |blocks| {
             let mut edit = inode.edit(blocks)?;
+            if inode.is_limited() {
+                edit.obey_limits(blocks)?;
+            }
             let mut map = inode.state.map.lock();
             let Some(hole) = self.next_hole(blocks, &edit, range.clone())? else { return Ok(Ok(range.end)) };
             let extent = match self.place_zeroed(blocks, &mut edit, &hole)? {
@@ -100,7 +103,7 @@ impl Files<'_> {
         draft: &mut Draft,
         hole: &Hole,
     ) -> Result<Result<Extent>> {
-        let is_refusal = |error: &Error| matches!(error, Error::NoSpace | Error::Limit(_));
+        let is_refusal = Error::is_full;
         // Find damage in the map before anything is changed.
         let nodes = match edit::nodes(blocks, draft, std::slice::from_ref(&hole.blocks)) {
             Err(refused) if is_refusal(&refused) => return Ok(Err(refused)),

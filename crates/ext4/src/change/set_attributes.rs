@@ -57,6 +57,9 @@ impl Files<'_> {
                 // It may have become immutable since the check.
                 let (flags, project) = check(&self.state.superblock, inode.kind(), &edit.disk, set)?;
                 self.want_entries(blocks, set.ids(&edit.disk, project))?;
+                if set.limited {
+                    self.check_new_owner(blocks, &edit, set.ids(&edit.disk, project))?;
+                }
                 if touches_xattrs {
                     let _readers_wait = inode.attributes.write();
                     let mut lists = self.load_attributes(blocks, &edit)?;

@@ -1,5 +1,6 @@
 //! An open regular file.
 
+use super::quota::Limited;
 use crate::face::explain::Explanation;
 use crate::face::explain_inline::explain_inline;
 use crate::face::held::Held;
@@ -25,6 +26,8 @@ pub struct File {
     engine: Arc<Engine<Ext4>>,
     /// Set if the file was opened for appending.
     tail: Option<Arc<Tail>>,
+    /// Set if limits of quota hold for what is written.
+    limited: Option<Arc<Limited>>,
     // Must be the last field: its drop checks whether this was the inode's last user.
     held: Held,
 }
@@ -46,12 +49,23 @@ impl fmt::Debug for File {
 }
 
 impl File {
-    pub(crate) fn new(open: OpenFile<Ext4>, tail: Option<OpenFile<Ext4>>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(
+        open: OpenFile<Ext4>,
+        tail: Option<OpenFile<Ext4>>,
+        limited: bool,
+        shared: Arc<Shared>,
+    ) -> Self {
         let tail = tail.map(|open| Arc::new(Tail { open, turn: Mutex::new(()) }));
         let (engine, inode) = (shared.engine.clone(), open.inode.clone());
         let writes = open.writable || tail.is_some();
         let held = if writes { Held::for_writing(inode, shared) } else { Held::new(inode, shared) };
-        File { open, engine, tail, held }
+        let limited = limited.then(|| Limited::new(&open.inode));
+        File { open, engine, tail, limited, held }
+    }
+
+    /// What keeps limits of quota in force for it.
+    pub(super) fn limited(&self) -> Option<&Arc<Limited>> {
+        self.limited.as_ref()
     }
 
     pub(crate) fn open_file(&self) -> &OpenFile<Ext4> {

@@ -17,6 +17,7 @@ pub(crate) mod node;
 pub(crate) mod permits;
 pub mod plan;
 pub(crate) mod queue;
+pub(crate) mod quota;
 pub(crate) mod read_dir;
 mod remove;
 mod rename;

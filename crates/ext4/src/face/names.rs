@@ -13,7 +13,6 @@ use crate::inline::InlineData;
 use crate::inode::metadata::{FileKind, InodeFlags, Metadata};
 use crate::inode::{Inode, check_append, check_overwrite};
 use crate::map;
-use crate::operations::contents::Contents;
 use crate::operations::create::{self, NewFile};
 use crate::operations::{path, unlink};
 use std::os::unix::ffi::OsStrExt;
@@ -50,7 +49,7 @@ impl Volume {
         }
         self.check_changes()?;
         let owner = Caller::new(options.owner.0, options.owner.1);
-        let new = NewFile { privileged: true, ..NewFile::of(&owner, Contents::File, options.new_mode()) };
+        let new = NewFile::of_open(&owner, &options);
         let exclusive = options.create == Create::New;
         let inode = create::open_or_create(&self.shared.fs, path.as_os_str().as_bytes(), &new, exclusive)?;
         self.open_loaded(inode, options)
@@ -121,7 +120,7 @@ impl Volume {
         };
         let tail = options.append.then(|| open(false, true));
         let open = open(options.read, options.write);
-        let file = File::new(open, tail, self.shared.clone());
+        let file = File::new(open, tail, options.limited, self.shared.clone());
         // Even an empty file may have blocks past its end, and its times change. An empty inline file has nothing to
         // cut, and inline contents cannot be changed.
         if options.truncate && (file.size() > 0 || !file.is_inline()) {

@@ -1,6 +1,7 @@
 //! Asynchronous I/O: one queue per thread.
 
 use crate::face::file::File;
+use crate::face::quota::Limited;
 use crate::face::shape::{Fallocate, fallocate};
 use crate::face::volume::Volume;
 use crate::ground::error::{Error, Result};
@@ -25,6 +26,8 @@ pub type Completions<'q> = std::vec::Drain<'q, Completion>;
 pub struct IoQueue {
     inner: uext4_iomap::IoQueue<Ext4>,
     engine: Arc<Engine<Ext4>>,
+    /// Of attached files that obey limits of quota: those stay in force.
+    limited: Vec<(FileSlot, Arc<Limited>)>,
     // Must be the last field: the inodes it frees then have no user in the queue.
     _after: FreeLeft,
 }
@@ -46,7 +49,7 @@ impl Volume {
         let pool = BufferPool::new(options.buffer_bytes)?;
         let inner = uext4_iomap::IoQueue::new(self.engine(), options.device, pool)?;
         let engine = self.engine().clone();
-        Ok(IoQueue { inner, _after: FreeLeft(engine.clone()), engine })
+        Ok(IoQueue { inner, limited: Vec::new(), _after: FreeLeft(engine.clone()), engine })
     }
 
     /// A queue directly on the device, to measure what the file system costs. Writing through it can destroy the
@@ -67,12 +70,15 @@ impl IoQueue {
         if !file.is_of(&self.engine) {
             return Err(Error::Invalid("the file and the queue belong to different volumes".into()));
         }
-        self.inner.attach(file.open_file())
+        let slot = self.inner.attach(file.open_file())?;
+        self.limited.extend(file.limited().map(|limited| (slot, limited.clone())));
+        Ok(slot)
     }
 
     /// Detaches a file; its pending requests finish first.
     pub fn detach(&mut self, slot: FileSlot) -> Result<()> {
         self.inner.detach(slot)?;
+        self.limited.retain(|(attached, _)| *attached != slot);
         // If freeing fails, it is retried later.
         let _waits = self.engine.fs().files().free_left();
         Ok(())

@@ -5,7 +5,6 @@ use super::volume::{Shared, Volume};
 use crate::ground::caller::Caller;
 use crate::ground::error::Result;
 use crate::ground::options::OpenOptions;
-use crate::operations::contents::Contents;
 use crate::operations::create::NewFile;
 use crate::operations::replace::{self, Begun};
 use std::os::unix::ffi::OsStrExt;
@@ -48,7 +47,7 @@ impl Volume {
     pub fn replace_file(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<Replacement> {
         self.check_changes()?;
         let owner = Caller::new(options.owner.0, options.owner.1);
-        let new = NewFile { privileged: true, ..NewFile::of(&owner, Contents::File, options.new_mode()) };
+        let new = NewFile::of_open(&owner, &options);
         let begun = replace::begin(&self.shared.fs, path.as_ref().as_os_str().as_bytes(), &new)?;
         let open = OpenOptions { read: true, write: true, ..OpenOptions::new() };
         let open = match options.switches {

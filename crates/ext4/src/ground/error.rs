@@ -7,6 +7,7 @@ use uext4_blockdev as blockdev;
 use uext4_buffer as buffer;
 use uext4_iomap as iomap;
 use uext4_jbd2 as jbd2;
+use uext4_ondisk::ext4::QuotaKind;
 use uext4_ondisk::{Corrupt, CorruptKind, EncodeError, Ino, Pblk};
 
 impl From<Box<Error>> for Error {
@@ -94,6 +95,16 @@ pub enum Error {
     /// The volume has no free block or inode left.
     #[error("no space left on the volume")]
     NoSpace,
+    /// A limit of quota is reached. Limits hold for callers other than root.
+    #[error("quota exceeded: {} {id} has reached the limit of {limit}", kind.name())]
+    QuotaExceeded {
+        /// Whose limit.
+        kind: QuotaKind,
+        /// The user, group or project.
+        id: u32,
+        /// What is limited.
+        limit: QuotaLimit,
+    },
     /// The format cannot hold more.
     #[error("{0}")]
     Limit(Limit),
@@ -284,7 +295,30 @@ impl fmt::Display for Allocation {
     }
 }
 
+/// What quota limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaLimit {
+    /// Blocks.
+    Space,
+    /// Inodes.
+    Inodes,
+}
+
+impl std::fmt::Display for QuotaLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            QuotaLimit::Space => "space",
+            QuotaLimit::Inodes => "inodes",
+        })
+    }
+}
+
 impl Error {
+    /// Whether there is no room, or not allowed to be: no space, a limit of the format or of quota.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Error::NoSpace | Error::Limit(_) | Error::QuotaExceeded { .. })
+    }
+
     /// The one errno of this error.
     pub fn errno(&self) -> i32 {
         match self {
@@ -299,6 +333,7 @@ impl Error {
             Error::TooSmall { .. } => libc::ENXIO,
             Error::NotFound => libc::ENOENT,
             Error::NoSpace => libc::ENOSPC,
+            Error::QuotaExceeded { .. } => libc::EDQUOT,
             Error::Limit(limit) => limit.errno(),
             Error::Attribute(error) => error.errno(),
             Error::Stale(_) => libc::ESTALE,

@@ -176,6 +176,7 @@ pub struct OpenOptions {
     pub(crate) owner: (u32, u32),
     pub(crate) generation: Option<u32>,
     pub(crate) priority: Priority,
+    pub(crate) limited: bool,
 }
 
 /// What an open does if the file does not exist.
@@ -263,6 +264,14 @@ impl OpenOptions {
     #[must_use]
     pub fn generation(mut self, generation: u32) -> Self {
         self.generation = Some(generation);
+        self
+    }
+
+    /// Whether limits of quota hold for the file's creation and for what is written through it, as for a caller other
+    /// than root: [`Error::QuotaExceeded`]. While such a file is open, they hold for all writers of its inode.
+    #[must_use]
+    pub fn limited(mut self, limited: bool) -> Self {
+        self.limited = limited;
         self
     }
 

@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU32, Ordering};
 use uext4_ondisk::ext4::QuotaKind;
 use uext4_ondisk::{Ino, Pblk};
 
@@ -37,6 +38,25 @@ pub(crate) struct QuotaFile {
     pub(crate) ino: Ino,
     /// Where entries were found: they stay there.
     pub(crate) places: Mutex<HashMap<u32, Place>>,
+    /// Seconds for which the soft limits of space and of inodes may be exceeded.
+    pub(crate) grace: (AtomicU32, AtomicU32),
+}
+
+impl QuotaFile {
+    /// Seconds of grace for space and for inodes.
+    pub(crate) fn grace(&self) -> (u32, u32) {
+        (self.grace.0.load(Ordering::Relaxed), self.grace.1.load(Ordering::Relaxed))
+    }
+}
+
+/// How far an inode may grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    /// Most bytes that it may count for.
+    pub(crate) bytes: u64,
+    /// Whose limit that is.
+    pub(crate) kind: QuotaKind,
+    pub(crate) id: u32,
 }
 
 /// What an inode counts for.

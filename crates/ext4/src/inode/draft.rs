@@ -2,7 +2,7 @@
 
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
-use crate::ground::quota::Charge;
+use crate::ground::quota::{Allowance, Charge};
 use crate::ground::state::Ground;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, RoCompat};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
@@ -18,6 +18,8 @@ pub(crate) struct Draft {
     pub(crate) place: (Pblk, usize),
     /// What quota counts for the inode so far; `None` for a new one, and without quota.
     pub(crate) charged: Option<Charge>,
+    /// How far quota lets it grow; `None` if no limit holds, or none has to be obeyed ([`Draft::obey_limits`]).
+    pub(crate) allowance: Option<Allowance>,
 }
 
 impl Draft {
@@ -42,7 +44,7 @@ impl Draft {
         let raw = raw.ok_or_else(truncated)?;
         let disk = DiskInode::decode(&raw, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
         let charged = Draft::charge_of(blocks.ground(), ino, &disk);
-        Ok(Draft { ino, disk, raw, place, charged })
+        Ok(Draft { ino, disk, raw, place, charged, allowance: None })
     }
 
     /// The checksum seed of its blocks, on volumes with checksums.
@@ -54,7 +56,8 @@ impl Draft {
     /// The raw block count, and the flags that give its unit, after adding (or removing) this many clusters.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it has fewer; [`Limit::Map`] if the count cannot be stored.
+    /// [`Error::Corrupt`] if it has fewer; [`Limit::Map`] if the count cannot be stored; [`Error::QuotaExceeded`] if
+    /// limits are obeyed.
     pub(crate) fn counted(&self, ground: &Ground, clusters: i64) -> Result<(u64, InodeFlags)> {
         let (superblock, mut flags) = (&ground.superblock, self.disk.flags);
         let geometry = &superblock.geometry;
@@ -64,6 +67,12 @@ impl Draft {
         let sectors = if clusters < 0 { before.checked_sub(change) } else { before.checked_add(change) };
         let wrong = Corrupt::from(CorruptKind::InodeField("blocks")).in_inode(self.ino);
         let sectors = sectors.ok_or(wrong)?;
+        if let Some(allowance) = self.allowance
+            && clusters > 0
+            && sectors.saturating_mul(512) > allowance.bytes
+        {
+            return Err(allowance.exceeded());
+        }
         let huge = superblock.features.ro_compat.contains(RoCompat::HUGE_FILE);
         let most: u64 = if huge { 1 << 48 } else { 1 << 32 };
         if huge && sectors >= most {

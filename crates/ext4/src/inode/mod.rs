@@ -53,6 +53,8 @@ pub struct Inode {
     directory_id: DirectoryId,
     /// Of a directory: the group of the last inode made in it, plus one. It guides a search, and is not stored.
     last_group: AtomicU32,
+    /// Open files whose writes obey limits of quota.
+    limited: AtomicU32,
     /// Held by readers of its extended attributes, and exclusively while they change: they are in several places. Taken
     /// after the editor's turn.
     pub(crate) attributes: RwLock<()>,
@@ -81,6 +83,20 @@ impl Inode {
     /// The number under which the names of a directory are known.
     pub(crate) fn directory_id(&self) -> DirectoryId {
         self.directory_id
+    }
+
+    /// Whether limits of quota hold for what it grows by.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limited.load(Ordering::Relaxed) > 0
+    }
+
+    /// Makes limits hold, or ends one reason for it.
+    pub(crate) fn limit(&self, more: bool) {
+        if more {
+            self.limited.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.limited.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// The group of the last inode that was made in this directory.

@@ -94,6 +94,7 @@ impl Ground {
             times_looked_at,
             awaits_name,
             last_group: AtomicU32::new(0),
+            limited: AtomicU32::new(0),
             leave,
             state,
         }

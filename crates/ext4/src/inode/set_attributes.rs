@@ -55,6 +55,7 @@ pub struct SetAttributes {
     pub(crate) generation: Option<u32>,
     pub(crate) keep_privileges: bool,
     pub(crate) strip: bool,
+    pub(crate) limited: bool,
 }
 
 /// Setters that keep one value.
@@ -109,6 +110,12 @@ impl SetAttributes {
     /// Whether a new owner keeps set-user-id, set-group-id and `security.capability`.
     pub fn keep_privileges(mut self, keep: bool) -> Self {
         self.keep_privileges = keep;
+        self
+    }
+
+    /// Whether limits of quota hold for a new owner, group or project, as for a caller other than root.
+    pub fn limited(mut self, limited: bool) -> Self {
+        self.limited = limited;
         self
     }
 

@@ -12,6 +12,7 @@ use crate::ground::caller::Caller;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::journaled::Journaled;
+use crate::ground::options::OpenOptions;
 use crate::ground::quota::Ids;
 use crate::ground::state::ROOT;
 use crate::ground::unlogged::Unlogged;
@@ -60,12 +61,21 @@ pub(crate) struct NewFile<'c> {
     pub(crate) caller: &'c Caller,
     /// Whether the caller may give a file set-group-id for a group that it is not in.
     pub(crate) privileged: bool,
+    /// Whether limits of quota hold for the caller.
+    pub(crate) limited: bool,
 }
 
 impl<'c> NewFile<'c> {
     /// What `caller` creates.
     pub(crate) fn of(caller: &'c Caller, contents: Contents<'c>, mode: u32) -> NewFile<'c> {
-        NewFile { contents, mode: (mode & 0o7777) as u16, caller, privileged: caller.is_root() }
+        let (privileged, limited) = (caller.is_root(), !caller.is_root());
+        NewFile { contents, mode: (mode & 0o7777) as u16, caller, privileged, limited }
+    }
+
+    /// What an open creates: for `owner`, but by a caller with root's privileges, unless limits of quota hold for it.
+    pub(crate) fn of_open(owner: &'c Caller, options: &OpenOptions) -> NewFile<'c> {
+        let new = NewFile::of(owner, Contents::File, options.new_mode());
+        NewFile { privileged: true, limited: options.limited, ..new }
     }
 }
 
@@ -237,6 +247,7 @@ pub(super) fn describe(
         generation: RandomState::new().hash_one(now.nanoseconds) as u32,
         links: if kind == FileKind::Directory { 2 } else { 1 },
         now,
+        limited: new.limited,
     };
     Ok((fields, acl))
 }
@@ -247,6 +258,7 @@ pub(super) fn is_refusal(error: &Error) -> bool {
         error,
         Error::NoSpace
             | Error::Limit(_)
+            | Error::QuotaExceeded { .. }
             | Error::Exists
             | Error::Corrupt(_)
             | Error::CorruptInode { .. }
@@ -273,7 +285,11 @@ pub(super) fn make(
         && disk.flags.contains(InodeFlags::PROJECT_INHERIT);
     let project = disk.project.filter(|_| inherits).unwrap_or(0);
     files.want_entries(blocks, Ids { uid: new.uid, gid: new.gid, project: 0 })?;
-    files.want_entries(blocks, Ids { uid: new.uid, gid: new.gid, project })?;
+    let ids = Ids { uid: new.uid, gid: new.gid, project };
+    files.want_entries(blocks, ids)?;
+    if new.limited {
+        files.check_new_inode(blocks, ids)?;
+    }
     let spread = name.filter(|_| new.is_directory() && is_top(parent));
     let spread = spread.map(|name| dir::spread_hash(files.state, parent, name));
     let near = Near { parent: parent.ino(), last: parent.last_group(), spread };
@@ -284,6 +300,9 @@ pub(super) fn make(
     if inherits && made.disk.project.is_some() {
         made.disk.project = disk.project;
         made.store(blocks)?;
+    }
+    if new.limited {
+        made.obey_limits(blocks)?;
     }
     Ok(made)
 }
@@ -314,9 +333,12 @@ fn add(
         {
             return Ok(Err(limit));
         }
+        if fields.limited {
+            step.obey_limits(parent)?;
+        }
         let mut made = match make(step.blocks, files, parent, Some(name), &fields) {
             Ok(made) => made,
-            Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
+            Err(full) if full.is_full() => return Ok(Err(full)),
             Err(error) => return Err(error),
         };
         // The lists come first, as in Linux, where inline contents take what room is left.

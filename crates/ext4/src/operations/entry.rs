@@ -158,6 +158,18 @@ impl<'s, 'g> Step<'s, 'g> {
         Ok(&mut part.edit)
     }
 
+    /// Makes limits of quota hold for what an inode of the plan grows by.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] of the quota files.
+    pub(crate) fn obey_limits(&mut self, inode: &Inode) -> Result<()> {
+        let ino = inode.ino();
+        match self.parts.iter_mut().find(|part| part.edit.ino == ino) {
+            Some(part) => part.edit.obey_limits(self.blocks),
+            None => Ok(()),
+        }
+    }
+
     /// The record of an inode of the plan, with the changes so far.
     pub(crate) fn look(&self, inode: &Inode) -> Result<&Draft> {
         let ino = inode.ino();

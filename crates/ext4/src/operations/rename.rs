@@ -300,7 +300,7 @@ impl Rename<'_> {
             let made =
                 whiteout.map(|(fields, _)| create::make(step.blocks, files, from, None, fields)).transpose();
             let mut made = match made {
-                Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
+                Err(full) if full.is_full() => return Ok(Err(full)),
                 made => made?,
             };
             let given = match (&mut made, whiteout) {

@@ -4,7 +4,7 @@ use super::create::{self, NewFile};
 use crate::alloc::inode::NewInode;
 use crate::change::{Files, attribute_blocks, orphans};
 use crate::ground::credits;
-use crate::ground::error::{Error, Result};
+use crate::ground::error::Result;
 use crate::ground::journaled::Journaled;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
@@ -66,7 +66,7 @@ fn try_make(
         }
         let mut made = match create::make(blocks, files, parent, None, &new) {
             Ok(made) => made,
-            Err(Error::NoSpace) => return Ok(Err(Error::NoSpace)),
+            Err(full) if full.is_full() => return Ok(Err(full)),
             Err(error) => return Err(error),
         };
         match prepare(blocks, &mut made, acl.as_ref()) {

@@ -20,8 +20,9 @@ const PLACES: usize = 4096;
 impl QuotaFile {
     /// Checks the header.
     pub(super) fn open(ground: &Ground, kind: QuotaKind, ino: Ino) -> Result<QuotaFile> {
-        let file = QuotaFile { kind, ino, places: Mutex::default() };
-        file.header(&Direct(ground), &file.draft(&Direct(ground))?)?;
+        let mut file = QuotaFile { kind, ino, places: Mutex::default(), grace: Default::default() };
+        let header = file.header(&Direct(ground), &file.draft(&Direct(ground))?)?;
+        file.grace = (header.block_grace.into(), header.inode_grace.into());
         Ok(file)
     }
 

@@ -43,6 +43,25 @@ impl Files<'_> {
         self.state.quota.as_ref().map_or(Ok(()), |quota| quota.want(blocks, ids))
     }
 
+    /// Checks, before a change begins, that these may have one more inode.
+    ///
+    /// # Errors
+    /// [`Error::QuotaExceeded`]; [`Error::Corrupt`] of the quota files.
+    pub(crate) fn check_new_inode(&self, blocks: &impl Blocks, ids: Ids) -> Result<()> {
+        self.state.quota.as_ref().map_or(Ok(()), |quota| quota.check_inode(blocks, ids, None, 0))
+    }
+
+    /// Checks, before a change begins, that an inode may be charged to these instead of those who have it.
+    ///
+    /// # Errors
+    /// As of [`Files::check_new_inode`].
+    pub(crate) fn check_new_owner(&self, blocks: &impl Blocks, draft: &Draft, ids: Ids) -> Result<()> {
+        match (&self.state.quota, draft.charged) {
+            (Some(quota), Some(charge)) => quota.check_inode(blocks, ids, Some(charge.ids), charge.bytes),
+            _ => Ok(()),
+        }
+    }
+
     fn create_entry(&self, quota: &Quota, kind: QuotaKind, id: u32) -> Result<()> {
         let Some(file) = quota.file(kind) else { return Ok(()) };
         let depth = {

@@ -14,6 +14,8 @@
 
 mod file;
 mod grow;
+mod limits;
+pub(crate) mod report;
 
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
@@ -22,7 +24,7 @@ use crate::ground::state::{Ground, ROOT, is_system_file};
 use crate::inode::draft::Draft;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
-use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, QuotaEntry, QuotaKind, RoCompat, Superblock};
+use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, QuotaEntry, QuotaKind, Superblock};
 
 impl Charge {
     /// What this record counts for; `None` if the inode is not counted.
@@ -56,23 +58,9 @@ impl Delta {
     }
 }
 
-/// The number of the quota file of a kind.
-fn number(superblock: &Superblock, kind: QuotaKind) -> u32 {
-    match kind {
-        QuotaKind::User => superblock.user_quota_inode,
-        QuotaKind::Group => superblock.group_quota_inode,
-        QuotaKind::Project => superblock.project_quota_inode,
-    }
-}
-
 /// Opens the quota files of a volume with the feature.
 fn files(ground: &Ground) -> Result<Vec<QuotaFile>> {
-    if !ground.superblock.features.ro_compat.contains(RoCompat::QUOTA) {
-        return Ok(Vec::new());
-    }
-    let kinds = QuotaKind::ALL.into_iter();
-    let found = kinds.filter_map(|kind| Some((kind, Ino::nonzero(number(&ground.superblock, kind))?)));
-    found.map(|(kind, ino)| QuotaFile::open(ground, kind, ino)).collect()
+    ground.superblock.quota_files().map(|(kind, ino)| QuotaFile::open(ground, kind, ino)).collect()
 }
 
 impl Quota {
@@ -118,7 +106,11 @@ impl Quota {
     ) -> Result<()> {
         let (Some(id), true) = (id, delta != Delta::default()) else { return Ok(()) };
         let Some(place) = file.place(blocks, id)? else { return Ok(()) };
-        file.update(blocks, place, |entry| delta.apply(entry))
+        let grace = file.grace();
+        file.update(blocks, place, |entry| {
+            delta.apply(entry);
+            limits::set_timers(entry, grace, limits::seconds());
+        })
     }
 
     /// Looks up the entries that changes of an inode are charged to, so that damage is found before the first change.

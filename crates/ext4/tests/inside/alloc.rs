@@ -32,6 +32,7 @@ pub(super) const FILE: NewInode = NewInode {
     generation: 77,
     links: 1,
     now: NOW,
+    limited: false,
 };
 
 /// The volume with one of the two bodies.

@@ -23,6 +23,7 @@ const DIRECTORY: NewInode = NewInode {
     generation: 1,
     links: 0,
     now: NOW,
+    limited: false,
 };
 /// A group with an initialised bitmap, and some free blocks of it.
 const GROUP: Group = Group(0);

@@ -24,6 +24,7 @@ const DIRECTORY: NewInode = NewInode {
     generation: 3,
     links: 2,
     now: Timestamp { seconds: 1_800_000_000, nanoseconds: 0 },
+    limited: false,
 };
 
 fn made(features: &str) -> Vec<u8> {
@@ -109,9 +110,9 @@ impl Stage {
         let ground: &Ground = self.volume.state();
         let blocks = 0..ground.superblock.geometry.blocks_count();
         let bytes = blocks.map(|block| ground.cache.read(block).unwrap().to_vec());
-        let Draft { ino, disk, raw, place, charged } = &self.draft;
+        let Draft { ino, disk, raw, place, charged, .. } = &self.draft;
         let (disk, raw) = (disk.clone(), raw.clone());
-        (bytes.collect(), Draft { ino: *ino, disk, raw, place: *place, charged: *charged })
+        (bytes.collect(), Draft { ino: *ino, disk, raw, place: *place, charged: *charged, allowance: None })
     }
 
     fn assert_unchanged(&self, before: &(Vec<Vec<u8>>, Draft)) {

@@ -45,6 +45,15 @@ impl QuotaKind {
     /// All of them.
     pub const ALL: [QuotaKind; 3] = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
 
+    /// Its name: user, group or project.
+    pub fn name(self) -> &'static str {
+        match self {
+            QuotaKind::User => "user",
+            QuotaKind::Group => "group",
+            QuotaKind::Project => "project",
+        }
+    }
+
     fn magic(self) -> u32 {
         match self {
             QuotaKind::User => 0xD9C0_1F11,
@@ -132,6 +141,11 @@ fn pointer_at(level: u32, id: u32) -> usize {
 /// The block that a tree block of this level (the root's is 0) leads to for a number; 0 if there is none.
 pub fn quota_child(bytes: &[u8], level: u32, id: u32) -> u32 {
     le32_at(bytes, pointer_at(level, id)).unwrap_or(0)
+}
+
+/// All pointers of a tree block, in the order of numbers; 0 where there is none.
+pub fn quota_children(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).take(256).filter_map(|pointer| le32_at(pointer, 0))
 }
 
 /// Sets what [`quota_child`] returns.

@@ -15,6 +15,7 @@ pub use parts::{
 use raw::RawSuperblock;
 
 use super::features::{Compat, Features, Incompat, RoCompat};
+use super::quota::QuotaKind;
 use crate::bytes::{high16, high32, join16, join32, load, low16, low32, record, record_mut, store};
 use crate::checksum::{CSUM_INIT, csum};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
@@ -330,6 +331,18 @@ impl Superblock {
             return 1;
         }
         1_u32.checked_shl(u32::from(log)).unwrap_or(1)
+    }
+
+    /// The quota files: kind and inode. None without the feature.
+    pub fn quota_files(&self) -> impl Iterator<Item = (QuotaKind, Ino)> {
+        let kept = self.features.ro_compat.contains(RoCompat::QUOTA);
+        let files = [
+            (QuotaKind::User, self.user_quota_inode),
+            (QuotaKind::Group, self.group_quota_inode),
+            (QuotaKind::Project, self.project_quota_inode),
+        ];
+        let files = files.into_iter().filter(move |_| kept);
+        files.filter_map(|(kind, number)| Some((kind, Ino::nonzero(number)?)))
     }
 
     /// Whether directory hashes treat bytes of names as unsigned. Without either flag they are signed, as the
