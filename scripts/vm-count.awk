@@ -96,6 +96,12 @@ END {
     promise("queued-overwrite: ext4 / uext4", ratio("queued-overwrite", "ext4", "uext4"), 1.7, 2.0)
     promise("polled-overwrite: ext4 / uext4", ratio("polled-overwrite", "ext4", "uext4"), 1.3, 1.45)
     promise("sync-overwrite: ext4 / uext4", ratio("sync-overwrite", "ext4", "uext4"), 1.05, 1.2)
+    promise("names-stat: ext4 / uext4", ratio("names-stat", "ext4", "uext4"), 2, 5)
+    promise("names-open: ext4 / uext4", ratio("names-open", "ext4", "uext4"), 2, 5)
+    promise("names-create: ext4 / uext4", ratio("names-create", "ext4", "uext4"), 1, 1.5)
+    promise("names-unlink: ext4 / uext4", ratio("names-unlink", "ext4", "uext4"), 1, 1.5)
+    promise("names-rename: ext4 / uext4", ratio("names-rename", "ext4", "uext4"), 1, 1.5)
+    promise("names-mkdir: ext4 / uext4", ratio("names-mkdir", "ext4", "uext4"), 1, 1.5)
     if (newer) {
         promise("nvme-read: block device, ring / uext4", ratio("nvme-read", "ring", "uext4"), 1.15, 1.3)
         promise("nvme-read: ext4 / uext4", ratio("nvme-read", "ext4", "uext4"), 1.5, 1.8)

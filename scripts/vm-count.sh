@@ -44,7 +44,7 @@ command -v mkfs.xfs >/dev/null && add_programs "$root" sbin mkfs.xfs
 [ ! -e /etc/mke2fs.conf ] || install -D -m 644 /etc/mke2fs.conf "$root/etc/mke2fs.conf"
 install vm/count/init "$root/init"
 cp "$cache/cargo/x86_64-unknown-linux-gnu/release/uext4-vm-count" "$root/count"
-add_modules "$root" "$release" null_blk nvme crc32c_generic nd_e820 nd_pmem ext4 xfs loop
+add_modules "$root" "$release" null_blk nvme crc32c_generic crc32c-intel nd_e820 nd_pmem ext4 xfs loop
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$cache/count.gz"
 
 log=$cache/count.log

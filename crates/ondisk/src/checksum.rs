@@ -26,6 +26,20 @@ pub fn csum_le32(seed: u32, value: u32) -> u32 {
     csum(seed, &value.to_le_bytes())
 }
 
+/// crc32c of a copy of `bytes` in which these two-byte fields are zero, continuing from the register `seed`. One call
+/// is several times faster than one for each part. `None` if a field lies outside, or there are more bytes than
+/// `LENGTH`.
+#[inline]
+pub(crate) fn csum_without<const LENGTH: usize>(seed: u32, bytes: &[u8], fields: &[usize]) -> Option<u32> {
+    let mut copy = [0; LENGTH];
+    let copy = copy.get_mut(..bytes.len())?;
+    copy.copy_from_slice(bytes);
+    for &field in fields {
+        copy.get_mut(field..field.checked_add(2)?)?.fill(0);
+    }
+    Some(csum(seed, copy))
+}
+
 /// crc16 of `bytes`, continuing from the register `seed`.
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     // The crate takes the register in unreflected bit order and returns it reflected.

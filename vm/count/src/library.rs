@@ -1,5 +1,6 @@
 //! Files of a volume, through uext4.
 
+use crate::names;
 use crate::shape::Shape;
 use crate::system::Page;
 use crate::{Source, Target};
@@ -32,6 +33,9 @@ impl Opened {
 impl Source for Opened {
     fn target(&self) -> Box<dyn Target> {
         let (volume, shape) = (&self.volume, self.shape);
+        if shape.names.is_some() {
+            return Box::new(names::Names::new(names::Library::new(volume), shape));
+        }
         let options = OpenOptions::new().read(true).write(true);
         let file = volume.open_file("/data", options).expect("the file");
         let flags = if shape.dsync { WriteFlags::DSYNC } else { WriteFlags::empty() };
@@ -61,6 +65,9 @@ impl Source for Opened {
     /// The counters say which route was taken.
     fn check(&self, done: u64, threads: usize) {
         let (now, on, shape) = (self.volume.stats(), self.switches, self.shape);
+        if shape.names.is_some() {
+            return;
+        }
         let subblock = shape.block < 4096 && !shape.dax;
         let expected = match (shape.write, shape.dax) {
             (_, true) => Counter::DaxCopies,

@@ -5,14 +5,16 @@
 //!
 //! SHAPE is one of `shape::SHAPES`, ARM a word for the output. KIND says who carries the requests out: `ring` a
 //! minimal ring on PATH, `region` one whose memory is registered in one piece, `call` system calls, `map` a copy of
-//! mapped memory, `uext4` the library on the volume PATH with SWITCHES, in its file `/data`. COUNT_SLICES slices
-//! (7) after one that does not count. COUNT_THREADS threads (1), each on a processor of its own, with a descriptor and
-//! a ring or queue of its own, on the same file; uext4's threads share the volume.
+//! mapped memory, `names` system calls in the directory PATH, `uext4` the library on the volume PATH with SWITCHES, in
+//! its file `/data` or its directory `/names`. COUNT_SLICES slices (7) after one that does not count. COUNT_THREADS
+//! threads (1), each on a processor of its own, with a descriptor and a ring or queue of its own, on the same file;
+//! uext4's threads share the volume.
 //!
 //! Prints `PROGRAM,shape,arm` first, then `COUNT,shape,arm,requests,slices,median,least,most,clock`: instructions for
 //! each request, and at last what the guest's clock says, nanoseconds.
 
 mod library;
+mod names;
 mod ring;
 mod shape;
 mod system;
@@ -42,6 +44,10 @@ pub trait Target {
     fn wait(&mut self, _count: usize) -> usize {
         unreachable!("no queue");
     }
+    /// Before slice `number`, and not counted: makes what its requests need.
+    fn prepare(&mut self, _number: usize) {}
+    /// At the end of a slice, and counted.
+    fn finish(&mut self) {}
     /// Carries out one request.
     fn one(&mut self, pos: u64) {
         self.push(pos);
@@ -71,6 +77,7 @@ impl Source for Plain<'_> {
             "ring" => Box::new(ring::Ring::new(path, shape, false)),
             "region" => Box::new(ring::Ring::new(path, shape, true)),
             "call" => Box::new(system::Calls::new(path, shape)),
+            "names" => Box::new(names::Names::new(names::Kernel::new(path), shape)),
             "map" => Box::new(system::Mapped::new(path, shape)),
             _ => panic!("{kind}: no such kind"),
         }
@@ -106,6 +113,7 @@ fn slice(target: &mut dyn Target, shape: &Shape, positions: &[u64]) {
         for &pos in positions {
             target.one(pos);
         }
+        target.finish();
     } else {
         queued(target, shape, positions);
     }
@@ -160,7 +168,8 @@ fn measure(shape: &Shape, source: &dyn Source, slices: usize, threads: usize) ->
             scope.spawn(move || {
                 system::pin(thread);
                 let (mut target, positions) = (source.target(), positions(shape, thread, mine));
-                for _ in 0..=slices {
+                for number in 0..=slices {
+                    target.prepare(number);
                     meet();
                     slice(&mut *target, shape, &positions);
                     meet();
@@ -170,6 +179,7 @@ fn measure(shape: &Shape, source: &dyn Source, slices: usize, threads: usize) ->
         system::pin(0);
         let (mut target, positions) = (source.target(), positions(shape, 0, mine));
         for number in 0..=slices {
+            target.prepare(number);
             let (count, clock) = (instructions(), Instant::now());
             if number > 0 {
                 mark::<BEGIN>();
@@ -208,7 +218,7 @@ fn main() -> ExitCode {
         [name, arm, kind, path] => (name, arm, kind, path, ""),
         [name, arm, kind, path, switches] => (name, arm, kind, path, switches),
         _ => {
-            eprintln!("count SHAPE ARM ring|region|call|map|uext4 PATH [SWITCHES]");
+            eprintln!("count SHAPE ARM ring|region|call|map|names|uext4 PATH [SWITCHES]");
             return ExitCode::from(2);
         }
     };

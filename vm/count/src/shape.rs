@@ -21,6 +21,25 @@ pub struct Shape {
     pub dsync: bool,
     /// On mapped memory.
     pub dax: bool,
+    /// A change of names instead, or a look at them.
+    pub names: Option<Operation>,
+}
+
+/// What is done to a name. Changes are synced at the end of a slice.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Attributes by name.
+    Stat,
+    /// Opens a file, and closes it.
+    Open,
+    /// Makes an empty file.
+    Create,
+    /// Removes an empty file.
+    Unlink,
+    /// Another name in the same directory.
+    Rename,
+    /// Makes a directory.
+    Mkdir,
 }
 
 impl Shape {
@@ -39,11 +58,12 @@ const CALL: Shape = Shape {
     polled: false,
     dsync: false,
     dax: false,
+    names: None,
 };
 const QUEUE: Shape = Shape { name: "queued-read", depth: 128, batch: 32, ..CALL };
 
 /// All of them.
-pub const SHAPES: [Shape; 14] = [
+pub const SHAPES: [Shape; 20] = [
     CALL,
     Shape { name: "sync-overwrite", write: true, ..CALL },
     QUEUE,
@@ -58,6 +78,12 @@ pub const SHAPES: [Shape; 14] = [
     Shape { name: "dax-overwrite", dax: true, write: true, ..CALL },
     Shape { name: "dax-read-512", dax: true, block: 512, ..CALL },
     Shape { name: "dax-overwrite-512", dax: true, block: 512, write: true, ..CALL },
+    Shape { name: "names-stat", names: Some(Operation::Stat), ..CALL },
+    Shape { name: "names-open", names: Some(Operation::Open), ..CALL },
+    Shape { name: "names-create", names: Some(Operation::Create), ..CALL },
+    Shape { name: "names-unlink", names: Some(Operation::Unlink), ..CALL },
+    Shape { name: "names-rename", names: Some(Operation::Rename), ..CALL },
+    Shape { name: "names-mkdir", names: Some(Operation::Mkdir), ..CALL },
 ];
 
 /// The one of this name.

@@ -44,27 +44,38 @@ pub(crate) fn free_bits(bitmap: &[u8], count: u32) -> u32 {
 
 /// The first used (or free) bit of a range, ignoring bits past the end of the bitmap.
 fn find(bitmap: &[u8], bits: Range<u32>, used: bool) -> Option<u32> {
-    let mut at = bits.start;
-    while at < bits.end {
-        let first = at / 64 * 8;
-        let bytes = bitmap.get(first as usize..)?;
-        let word = match bytes.first_chunk::<8>() {
-            Some(whole) => u64::from_le_bytes(*whole),
-            // Pad the last word with bits of the other value.
-            None if bytes.is_empty() => return None,
-            None => {
-                let mut padded = [if used { 0 } else { 0xff }; 8];
-                padded[..bytes.len()].copy_from_slice(bytes);
-                u64::from_le_bytes(padded)
-            }
-        };
-        let found = (if used { word } else { !word }) & (u64::MAX << (at % 64));
-        if found != 0 {
-            return Some(first * 8 + found.trailing_zeros()).filter(|index| *index < bits.end);
-        }
-        at = first * 8 + 64;
+    if bits.is_empty() {
+        return None;
     }
-    None
+    let flip = if used { 0 } else { u64::MAX };
+    let first = bits.start / 64 * 8;
+    let bytes = bitmap.get(first as usize..)?;
+    let (words, rest) = bytes.as_chunks::<8>();
+    // Bits before the range do not count.
+    let before = u64::MAX << (bits.start % 64);
+    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes) ^ flip;
+    let found = match words.split_first() {
+        Some((start, _)) if word(start) & before != 0 => Some((0, word(start) & before)),
+        Some((_, words)) => {
+            let at = words.iter().position(|bytes| word(bytes) != 0);
+            at.map(|at| (at + 1, word(&words[at])))
+        }
+        None => None,
+    };
+    let found = found.or_else(|| {
+        // Pad the last word with bits of the other value.
+        let mut padded = [if used { 0 } else { 0xff }; 8];
+        padded[..rest.len()].copy_from_slice(rest);
+        let before = if words.is_empty() { before } else { u64::MAX };
+        Some((words.len(), word(&padded) & before)).filter(|(_, word)| *word != 0)
+    });
+    let (at, word) = found?;
+    Some(first * 8 + at as u32 * 64 + word.trailing_zeros()).filter(|index| *index < bits.end)
+}
+
+/// The first free bit of a range.
+pub(crate) fn first_free(bitmap: &[u8], bits: Range<u32>) -> Option<u32> {
+    find(bitmap, bits, false)
 }
 
 /// The runs of free bits in a range.

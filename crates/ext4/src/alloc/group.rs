@@ -32,9 +32,18 @@ fn corrupt(kind: CorruptKind, group: Group) -> Error {
 pub(crate) fn descriptor(blocks: &impl Blocks, group: Group) -> Result<GroupDescriptor> {
     let superblock = &blocks.ground().superblock;
     let (block, offset) = descriptor_place(blocks, group)?;
-    let decoded = blocks.look(block, |bytes| {
+    if !blocks.ground().were_sound() {
+        let decoded = blocks.look(block, |bytes| {
+            let bytes = bytes.get(offset..).unwrap_or_default();
+            GroupDescriptor::decode(bytes, group, superblock).map_err(|corrupt| corrupt.at_block(block))
+        })?;
+        return Ok(decoded?);
+    }
+    let verify = |bytes: &[u8]| blocks.ground().verify_descriptors(group, block, bytes);
+    let decoded = blocks.look_verified(block, verify, |bytes| {
         let bytes = bytes.get(offset..).unwrap_or_default();
-        GroupDescriptor::decode(bytes, group, superblock).map_err(|corrupt| corrupt.at_block(block))
+        GroupDescriptor::decode_unverified(bytes, group, superblock)
+            .map_err(|corrupt| corrupt.at_block(block))
     })?;
     Ok(decoded?)
 }

@@ -4,7 +4,7 @@
 //! have a long enough run are skipped (`orders.rs`); the bitmaps of the others are searched.
 
 use super::Space;
-use super::bits::{free_runs, put_bits};
+use super::bits::{first_free, free_runs, put_bits};
 use super::group::{self, Changed, SEARCH_WORK, descriptor, look_at_inodes, mark_used, sound_block_bitmap};
 use super::masks::Masks;
 use super::orders::Orders;
@@ -268,7 +268,7 @@ impl Allocator {
             blocks.work(geometry.block_size() as usize)?;
             let before = group.get() * inodes;
             let reserved = geometry.first_inode().get().saturating_sub(1 + before);
-            let first = |bitmap: &[u8]| free_runs(bitmap, reserved..inodes).next().map(|run| run.start);
+            let first = |bitmap: &[u8]| first_free(bitmap, reserved..inodes);
             if let Some(index) = look_at_inodes(blocks, group, &descriptor, first)? {
                 return Ok(Ino(before + index + 1));
             }

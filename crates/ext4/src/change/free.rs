@@ -68,6 +68,17 @@ fn is_metadata(draft: &Draft) -> bool {
     draft.disk.file_type() != Some(FileType::Regular) || draft.disk.flags.contains(InodeFlags::JOURNAL_DATA)
 }
 
+/// Whether an inode maps nothing and says so.
+fn is_empty(draft: &Draft) -> bool {
+    let map = &draft.disk.i_block;
+    // Of an extent map: no entries in the root, and no nodes below it.
+    let maps_nothing = match draft.disk.uses_extents() {
+        true => map[2..4] == [0; 2] && map[6..8] == [0; 2],
+        false => map.iter().all(|byte| *byte == 0),
+    };
+    maps_nothing && draft.disk.blocks_raw == 0
+}
+
 impl Files<'_> {
     /// Checks that everything an inode has can be freed: its attributes, every node of its map, the bitmaps of its
     /// blocks and of itself. Reads what freeing it reads, and changes nothing. Holds the map lock, so its map does not
@@ -115,8 +126,12 @@ impl Files<'_> {
     /// [`Error::Corrupt`]; [`Error::Incompatible`] as of [`check_frees`]; those of the journal. What was freed so far
     /// stays freed, and the inode stays an orphan.
     pub(crate) fn free_inode(&self, ino: Ino) -> Result<()> {
-        check_frees(&Direct(self.state), &Draft::load(&Direct(self.state), ino)?)?;
-        self.free_blocks(ino, 0)?;
+        let draft = Draft::load(&Direct(self.state), ino)?;
+        check_frees(&Direct(self.state), &draft)?;
+        // Nobody changes it any more.
+        if !is_empty(&draft) {
+            self.free_blocks(ino, 0)?;
+        }
         let credits =
             credits::inode(self.state) + credits::groups(self.state, 1) + ATTRIBUTES + orphans::CREDITS;
         Journaled::run(self.state, credits, |blocks| {

@@ -18,7 +18,7 @@ use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
-use crate::ground::primary::change_superblock;
+use crate::ground::primary::{change_superblock, set_last_orphan};
 use crate::ground::state::{Ground, is_system_file};
 use crate::inode::draft::{Draft, set_next_orphan};
 use crate::map::edit::{self, Form};
@@ -82,7 +82,7 @@ impl Files<'_> {
         }
         let behind = chain.first;
         set_next_orphan(blocks, ino, number(behind))?;
-        change_superblock(blocks, |superblock| superblock.last_orphan = ino.get())?;
+        set_last_orphan(blocks, ino.get())?;
         if let Some(link) = behind.and_then(|behind| chain.links.get_mut(&behind)) {
             link.0 = Some(ino);
         }
@@ -103,7 +103,7 @@ impl Files<'_> {
         }
         let Some((before, behind)) = chain.links.get(&ino).copied() else { return Ok(()) };
         match before {
-            None => change_superblock(blocks, |superblock| superblock.last_orphan = number(behind))?,
+            None => set_last_orphan(blocks, number(behind))?,
             Some(before) => set_next_orphan(blocks, before, number(behind))?,
         }
         set_next_orphan(blocks, ino, 0)?;

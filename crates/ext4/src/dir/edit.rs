@@ -150,6 +150,18 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
     /// [`Error::Exists`]; [`Error::Invalid`] and [`Error::NameTooLong`] for an impossible name; [`Error::NoSpace`];
     /// [`Error::Limit`] if the tree cannot grow; [`Error::Corrupt`]. Nothing was changed then.
     pub(crate) fn insert(&mut self, name: &[u8], ino: Ino, kind: Option<FileType>) -> Result<()> {
+        self.add(name, ino, kind, false)
+    }
+
+    /// The same of a name that no entry has, as the caller knows: its block is searched for room only.
+    ///
+    /// # Errors
+    /// As of [`Edit::insert`].
+    pub(crate) fn insert_absent(&mut self, name: &[u8], ino: Ino, kind: Option<FileType>) -> Result<()> {
+        self.add(name, ino, kind, true)
+    }
+
+    fn add(&mut self, name: &[u8], ino: Ino, kind: Option<FileType>, absent: bool) -> Result<()> {
         name::check(name)?;
         let entry = Entry { name, ino, kind };
         let (format, needed) = (self.shape.format, entry.length());
@@ -159,7 +171,11 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
             (exists, gap) = inline::survey(self.superblock(), self.draft, &mut wanted, needed)?;
         } else {
             exists = rows::search(self, &mut wanted, 0, |block, wanted, astray| {
-                let surveyed = row::survey(block.row()?, wanted, needed);
+                let row = block.row()?;
+                let surveyed = match absent {
+                    true => row::room(row, needed).map(|room| (None, room)),
+                    false => row::survey(row, wanted, needed),
+                };
                 let (held, room) = surveyed.map_err(|corrupt| block.corrupt(corrupt))?;
                 self.blocks.work(wanted.take_work())?;
                 if !astray && gap.is_none() {
@@ -223,8 +239,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
             return Ok(inline::survey(self.superblock(), self.draft, wanted, 0)?.0);
         }
         rows::search(self, wanted, self.hint, |block, wanted, _| {
-            let surveyed = row::survey(block.row()?, wanted, 0);
-            let (held, _) = surveyed.map_err(|corrupt| block.corrupt(corrupt))?;
+            let held = row::find(block.row()?, wanted).map_err(|corrupt| block.corrupt(corrupt))?;
             self.blocks.work(wanted.take_work())?;
             Ok(held.map(|held| (block.number, held)))
         })

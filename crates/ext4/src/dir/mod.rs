@@ -170,8 +170,12 @@ fn search(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<Option<Found>
     }
     let directory = Directory::open(state, inode)?;
     let mut wanted = Wanted::new(&state.superblock, directory.shape.folds, name)?;
-    let found = rows::search(&directory, &mut wanted, 0, |block, wanted, _| {
-        block.scan(|entry| wanted.is(entry).then_some(entry.inode))
+    let found = rows::search(&directory, &mut wanted, 0, |block, wanted, _| match wanted.exact() {
+        Some(name) => {
+            let found = block.row()?.find(name).map_err(|corrupt| block.corrupt(corrupt))?;
+            Ok(found.map(|found| found.inode))
+        }
+        None => block.scan(|entry| wanted.is(entry).then_some(entry.inode)),
     })?;
     Ok(found.map(|ino| Found { ino, spelling: wanted.spelling }))
 }

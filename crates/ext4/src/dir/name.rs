@@ -90,6 +90,11 @@ impl<'a> Wanted<'a> {
         self.name
     }
 
+    /// The name, if only an entry with exactly these bytes has it.
+    pub(super) fn exact(&self) -> Option<&'a [u8]> {
+        self.folded.is_none().then_some(self.name)
+    }
+
     /// The bytes whose hash places the name in a hash tree.
     pub(super) fn hashed(&self) -> &[u8] {
         self.folded.as_ref().map_or(self.name, |folded| &folded.form)

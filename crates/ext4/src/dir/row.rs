@@ -83,6 +83,23 @@ pub(super) fn survey(
     Ok((held, gap))
 }
 
+/// Finds the entry of a name.
+pub(super) fn find(row: DirBlock<'_>, wanted: &mut Wanted<'_>) -> std::result::Result<Option<Held>, Corrupt> {
+    let Some(name) = wanted.exact() else { return Ok(survey(row, wanted, 0)?.0) };
+    let held = row.find(name)?.map(|found| Held {
+        ino: found.inode,
+        offset: found.offset,
+        length: found.record_length,
+        before: found.before,
+    });
+    Ok(held)
+}
+
+/// The first gap of `needed` bytes.
+pub(super) fn room(row: DirBlock<'_>, needed: u32) -> std::result::Result<Option<Gap>, Corrupt> {
+    Ok(row.gap(needed)?.map(|(offset, length, used)| Gap { offset, length, used }))
+}
+
 /// Puts an entry into a gap that is long enough.
 pub(super) fn put(row: &mut [u8], gap: Gap, entry: &Entry<'_>, format: &DirFormat) -> Result<()> {
     if gap.used > 0 {

@@ -85,6 +85,24 @@ impl Ground {
         self.read_descriptor(group)?.map_err(|damaged| damaged.fault.into())
     }
 
+    /// Whether all descriptors were sound when the volume was opened. Then one look at each is enough for as long as
+    /// its block stays in memory.
+    pub(crate) fn were_sound(&self) -> bool {
+        self.totals.flex_count() > 0
+    }
+
+    /// Checks all descriptors in the block that holds that of `group`.
+    pub(crate) fn verify_descriptors(&self, group: Group, block: Pblk, bytes: &[u8]) -> Result<()> {
+        let geometry = &self.superblock.geometry;
+        let (per, size) = (geometry.descriptors_per_block(), usize::from(geometry.desc_size()));
+        let first = group.get() - group.get() % per;
+        let groups = (first..geometry.group_count()).map(Group).take(per as usize);
+        for (bytes, group) in bytes.chunks_exact(size).zip(groups) {
+            decode(bytes, group, block, &self.superblock).map_err(|damaged| damaged.fault)?;
+        }
+        Ok(())
+    }
+
     /// Where the inode table of a group begins. On a read-only open a damaged descriptor may serve, if its locations
     /// are possible.
     pub(crate) fn inode_table(&self, group: Group) -> Result<Pblk> {
@@ -104,9 +122,15 @@ impl Ground {
         let missing =
             || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
         let (block, offset) = geometry.descriptor_position(group).ok_or_else(missing)?;
+        let (start, size) = (offset as usize, usize::from(geometry.desc_size()));
+        if self.were_sound() {
+            let verify = |bytes: &[u8]| self.verify_descriptors(group, block, bytes);
+            let buffer = self.cache.get_or_verify(block.get(), verify)?;
+            let bytes = buffer.get(start..start + size).ok_or_else(missing)?;
+            return Ok(Ok(GroupDescriptor::decode_unverified(bytes, group, &self.superblock)?));
+        }
         let buffer = self.cache.read(block.get())?;
-        let start = offset as usize;
-        let bytes = buffer.get(start..start + usize::from(geometry.desc_size())).ok_or_else(missing)?;
+        let bytes = buffer.get(start..start + size).ok_or_else(missing)?;
         Ok(decode(bytes, group, block, &self.superblock))
     }
 

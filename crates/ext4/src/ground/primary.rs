@@ -2,9 +2,36 @@
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
-use super::seal::{flag_log, seal};
+use super::seal::{self, flag_log, says_in_use, seal};
 use uext4_ondisk::ext4::{SUPERBLOCK_SIZE, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind};
+
+/// Sets the head of the orphan list. As [`change_superblock`], but in few instructions while the log is in use.
+///
+/// # Errors
+/// As of [`change_superblock`].
+pub(crate) fn set_last_orphan(blocks: &mut impl Blocks, ino: u32) -> Result<()> {
+    let (block, offset) = blocks.ground().superblock.geometry.superblock_position();
+    let offset = offset as usize;
+    if blocks.ground().journal.is_some() && blocks.transaction().is_some() {
+        let verify = |bytes: &[u8]| {
+            Superblock::decode(bytes.get(offset..).unwrap_or_default())?;
+            Ok(())
+        };
+        let in_use = blocks.look_verified(block, verify, |bytes| {
+            bytes.get(offset..offset + SUPERBLOCK_SIZE as usize).is_some_and(says_in_use)
+        })?;
+        if in_use {
+            return blocks.change(block, |bytes| {
+                let superblock = bytes.get_mut(offset..offset + SUPERBLOCK_SIZE as usize);
+                if let Some(superblock) = superblock {
+                    seal::set_last_orphan(superblock, ino);
+                }
+            });
+        }
+    }
+    change_superblock(blocks, |superblock| superblock.last_orphan = ino)
+}
 
 /// Changes fields of the superblock, serialized with other changes. Fields may have changed since the volume was
 /// opened.

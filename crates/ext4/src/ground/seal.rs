@@ -14,6 +14,8 @@ use uext4_ondisk::ext4::{Incompat, RoCompat};
 const INCOMPAT: usize = 0x60;
 /// The read-only compatible features, with `metadata_csum`.
 const RO_COMPAT: usize = 0x64;
+/// The head of the orphan list.
+const LAST_ORPHAN: usize = 0xe8;
 /// The snapshot number.
 const SNAPSHOT: usize = 0x184;
 /// The checksum, over all bytes before it.
@@ -42,6 +44,32 @@ pub(crate) fn seal(before: &[u8], superblock: &mut [u8]) {
         now = wanted;
     }
     superblock[sum].copy_from_slice(&now.to_le_bytes());
+}
+
+/// Whether the log is in use.
+pub(crate) fn says_in_use(superblock: &[u8]) -> bool {
+    superblock[INCOMPAT] & Incompat::RECOVER.bits() as u8 != 0
+}
+
+/// Sets the head of the orphan list in a sealed superblock, which stays sealed.
+pub(crate) fn set_last_orphan(superblock: &mut [u8], ino: u32) {
+    static OF_BITS: OnceLock<[u32; 32]> = OnceLock::new();
+    let changed = word(superblock, LAST_ORPHAN) ^ ino;
+    superblock[LAST_ORPHAN..LAST_ORPHAN + 4].copy_from_slice(&ino.to_le_bytes());
+    let ro_compat = RoCompat::from_bits_retain(word(superblock, RO_COMPAT));
+    if ro_compat.contains(RoCompat::METADATA_CSUM) {
+        // What each bit of the field changes in the sum.
+        let of_bits = OF_BITS.get_or_init(|| {
+            std::array::from_fn(|bit| {
+                let mut message = [0; CHECKSUM];
+                message[LAST_ORPHAN..LAST_ORPHAN + 4].copy_from_slice(&(1_u32 << bit).to_le_bytes());
+                csum(0, &message)
+            })
+        });
+        let sum = (0..32).filter(|bit| changed >> bit & 1 == 1).fold(0, |sum, bit| sum ^ of_bits[bit]);
+        let field = word(superblock, SNAPSHOT) ^ balance(sum);
+        superblock[SNAPSHOT..SNAPSHOT + 4].copy_from_slice(&field.to_le_bytes());
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -93,6 +121,17 @@ mod tests {
             seal(&before, &mut after);
             assert_eq!(csum(!0, &after[..CHECKSUM]), sum);
             assert_eq!(after[SECTOR..], before[SECTOR..]);
+        }
+        for ino in [0, 1, 77, u32::MAX] {
+            let (mut after, mut expected) = (before, before);
+            after[INCOMPAT] |= 4;
+            seal(&before, &mut after);
+            set_last_orphan(&mut after, ino);
+            assert_eq!((word(&after, LAST_ORPHAN), csum(!0, &after[..CHECKSUM])), (ino, sum));
+            expected[LAST_ORPHAN..LAST_ORPHAN + 4].copy_from_slice(&ino.to_le_bytes());
+            expected[INCOMPAT] |= 4;
+            seal(&before, &mut expected);
+            assert_eq!(after, expected);
         }
         let mut after = before;
         after[600] ^= 1;

@@ -4,7 +4,9 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::quota::{Allowance, Charge};
 use crate::ground::state::Ground;
-use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, RoCompat};
+use uext4_ondisk::ext4::{
+    Inode as DiskInode, InodeFlags, RoCompat, update_inode_checksum, verify_inode_checksum,
+};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
 /// An inode for edits. They change fields of `disk` (the map's root is `disk.i_block`) and bytes of `raw` after the
@@ -149,13 +151,20 @@ fn next_orphan(record: &[u8]) -> u32 {
 /// [`Error::Corrupt`] naming the inode, with nothing changed. Those of the body.
 pub(crate) fn set_next_orphan(blocks: &mut impl Blocks, ino: Ino, next: u32) -> Result<()> {
     let (block, offset) = place_of(blocks.ground(), ino)?;
+    let size = usize::from(blocks.ground().superblock.geometry.inode_size());
+    let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
     loop {
-        let Draft { raw: before, mut disk, .. } = Draft::load(blocks, ino)?;
-        disk.deleted = next;
+        let superblock = &blocks.ground().superblock;
+        let before = blocks.look(block, |bytes| bytes.get(offset..offset + size).map(<[u8]>::to_vec))?;
+        let before = before.ok_or_else(truncated)?;
+        verify_inode_checksum(&before, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
         let mut after = before.clone();
-        disk.encode(&mut after, ino, &blocks.ground().superblock)?;
+        if let Some(field) = after.get_mut(DELETED..DELETED + 4) {
+            field.copy_from_slice(&next.to_le_bytes());
+        }
+        update_inode_checksum(&mut after, ino, superblock)?;
         let stored = blocks.change(block, |bytes| {
-            let place = bytes.get_mut(offset..offset + before.len()).unwrap_or_default();
+            let place = bytes.get_mut(offset..offset + size).unwrap_or_default();
             let same = *place == *before;
             if same {
                 place.copy_from_slice(&after);

@@ -188,7 +188,12 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// As of [`NameEdit::insert`], with nothing changed.
     pub(crate) fn insert(&mut self, into: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
-        self.edit_names(into, name, Some(ino), |names| names.insert(name, ino, Some(kind)))
+        // The names are locked since somebody looked.
+        let absent = self.files.state.names.get(into.directory_id(), name) == Some(None);
+        self.edit_names(into, name, Some(ino), |names| match absent {
+            true => names.insert_absent(name, ino, Some(kind)),
+            false => names.insert(name, ino, Some(kind)),
+        })
     }
 
     /// Removes a name that leads to `ino`.

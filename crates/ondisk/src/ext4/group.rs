@@ -5,12 +5,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::superblock::Superblock;
 use crate::bytes::{high16, high32, index, join16, join32, low16, low32, record, record_mut};
-use crate::checksum::{CRC16_INIT, crc16, csum, csum_le32};
+use crate::checksum::{CRC16_INIT, crc16, csum, csum_without};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::flags::named_flags;
 use crate::numbers::{BlockRange, Group, Pblk};
 
 const STRUCTURE: &str = "group descriptor";
+/// Most bytes of a descriptor on usual volumes.
+const USUAL_SIZE: usize = 64;
 const CHECKSUM_OFFSET: usize = 30;
 const CHECKSUM_END: usize = 32;
 const HIGH_PART_SIZE: u16 = 64;
@@ -111,8 +113,9 @@ fn checksum_of(bytes: &[u8], group: Group, sb: &Superblock) -> Option<u16> {
     let before = bytes.get(..CHECKSUM_OFFSET)?;
     let after = bytes.get(CHECKSUM_END..).unwrap_or_default();
     if sb.features.metadata_csum() {
-        let seed = csum_le32(sb.checksum_seed(), group.0);
-        let sum = csum(csum(csum(seed, before), &[0, 0]), after);
+        let seed = sb.checksum_seed_of(group.0.to_le_bytes());
+        let usual = csum_without::<USUAL_SIZE>(seed, bytes, &[CHECKSUM_OFFSET]);
+        let sum = usual.unwrap_or_else(|| csum(csum(csum(seed, before), &[0, 0]), after));
         Some(low16(sum))
     } else if sb.features.gdt_csum() {
         let seed = crc16(crc16(CRC16_INIT, &sb.uuid), &group.0.to_le_bytes());

@@ -9,7 +9,7 @@ use raw::{RawExtra, RawInode};
 use super::features::{Incompat, RoCompat};
 use super::superblock::Superblock;
 use crate::bytes::{high16, high32, join16, join32, le32_at, low16, low32, put, record, record_mut};
-use crate::checksum::{csum, csum_le32};
+use crate::checksum::{csum, csum_without};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
 use parts::{decode_time, encode_time};
@@ -25,6 +25,8 @@ const STRUCTURE: &str = "inode";
 const BASE_SIZE: usize = 128;
 const TRANSLATOR: usize = 0x24;
 const FRAGMENT: usize = 0x70;
+/// Bytes of the records of nearly all volumes.
+const USUAL_SIZE: usize = 256;
 const CHECKSUM_LO: usize = 0x7C;
 const CHECKSUM_HI: usize = 0x82;
 /// Bytes of an inode's mapping root or short symbolic link target.
@@ -86,7 +88,8 @@ pub struct Inode {
 
 /// The seed of all checksums that belong to one inode: its own, its extent blocks, its directory blocks.
 pub fn inode_checksum_seed(sb: &Superblock, inode: Ino, generation: u32) -> u32 {
-    csum_le32(csum_le32(sb.checksum_seed(), inode.0), generation)
+    let both = u64::from(inode.0) | u64::from(generation) << 32;
+    sb.checksum_seed_of(both.to_le_bytes())
 }
 
 /// The record of one inode: exactly as many bytes as the volume's inodes have.
@@ -99,6 +102,11 @@ fn whole<'a>(bytes: &'a [u8], sb: &Superblock) -> Result<&'a [u8], Corrupt> {
 /// short.
 fn checksum_of(bytes: &[u8], seed: u32, extra_isize: u16) -> Option<(u32, bool)> {
     const ZERO: [u8; 2] = [0; 2];
+    if bytes.len() == USUAL_SIZE {
+        let high = extra_isize >= CHECKSUM_HI_END;
+        let fields: &[usize] = if high { &[CHECKSUM_LO, CHECKSUM_HI] } else { &[CHECKSUM_LO] };
+        return Some((csum_without::<USUAL_SIZE>(seed, bytes, fields)?, high));
+    }
     let mut sum = csum(seed, bytes.get(..CHECKSUM_LO)?);
     sum = csum(sum, &ZERO);
     sum = csum(sum, bytes.get(CHECKSUM_LO.saturating_add(2)..BASE_SIZE)?);

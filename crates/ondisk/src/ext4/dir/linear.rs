@@ -78,10 +78,20 @@ impl DirEntry<'_> {
     /// Whether the name has neither `/` nor NUL. Names of an encrypted directory may have both as stored.
     #[inline]
     pub fn has_valid_name(&self) -> bool {
-        let (words, rest) = self.name.as_chunks::<8>();
-        !words.iter().any(|word| has_forbidden(u64::from_le_bytes(*word)))
-            && !rest.iter().any(|byte| matches!(*byte, b'/' | 0))
+        is_valid(self.name)
     }
+}
+
+#[inline]
+fn is_valid(name: &[u8]) -> bool {
+    let (words, rest) = name.as_chunks::<8>();
+    // Bytes that are neither fill up the last word.
+    let mut last = [b'.'; 8];
+    if let Some(place) = last.get_mut(..rest.len()) {
+        place.copy_from_slice(rest);
+    }
+    !words.iter().any(|word| has_forbidden(u64::from_le_bytes(*word)))
+        && !has_forbidden(u64::from_le_bytes(last))
 }
 
 /// Whether one of eight bytes is `/` or NUL.
@@ -105,6 +115,28 @@ pub struct DirSlot<'a> {
     pub used_length: u32,
     /// The entry, or `None` if the record is free.
     pub entry: Option<DirEntry<'a>>,
+}
+
+/// The fixed fields of a record.
+#[derive(Clone, Copy)]
+struct RecordHeader {
+    offset: u32,
+    inode: u32,
+    length: u32,
+    name_length: u8,
+}
+
+/// Where an entry was found ([`DirBlock::find`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundEntry {
+    /// Byte offset of its record in the block.
+    pub offset: u32,
+    /// Bytes from this record to the next.
+    pub record_length: u32,
+    /// The inode it names; inside the volume's range.
+    pub inode: Ino,
+    /// Offset and length of the record before it.
+    pub before: Option<(u32, u32)>,
 }
 
 /// A block of a directory, or the entries inside an inode, as a chain of records.
@@ -136,6 +168,68 @@ impl<'a> DirBlock<'a> {
     /// All entries in use, `.` and `..` included. After an error the iterator ends.
     pub fn entries(&self) -> DirEntries<'a> {
         DirEntries { slots: self.slots() }
+    }
+
+    /// Finds an entry by its exact name: the record of it, and offset and length of the record before. The lengths and
+    /// inode numbers of all records up to it are checked, as by [`DirBlock::slots`], and that names are valid.
+    pub fn find(&self, name: &[u8]) -> Result<Option<FoundEntry>, Corrupt> {
+        let inodes = self.format.inodes_count;
+        let mut before = None;
+        self.records(|record, names| {
+            let (offset, record_length) = (record.offset, record.length);
+            if record.inode > inodes {
+                return Err(CorruptKind::DirEntryInode);
+            }
+            if let Some(inode) = Ino::nonzero(record.inode) {
+                let found = names.get(..usize::from(record.name_length)).unwrap_or_default();
+                if found.is_empty() || !is_valid(found) {
+                    return Err(CorruptKind::DirEntryName);
+                }
+                if found == name {
+                    return Ok(Some(FoundEntry { offset, record_length, inode, before }));
+                }
+            }
+            before = Some((offset, record_length));
+            Ok(None)
+        })
+    }
+
+    /// Finds the first record with `needed` free bytes after its entry: its offset, its length, and the bytes of its
+    /// entry. Only lengths are checked.
+    pub fn gap(&self, needed: u32) -> Result<Option<(u32, u32, u32)>, Corrupt> {
+        self.records(|record, _| {
+            let used = if record.inode == 0 { 0 } else { entry_length(record.name_length) };
+            let fits = record.length.saturating_sub(used) >= needed;
+            Ok(fits.then_some((record.offset, record.length, used)))
+        })
+    }
+
+    /// Calls `each` for the records, with the bytes after their headers, until it returns `Some`.
+    #[inline(always)]
+    fn records<T>(
+        &self,
+        mut each: impl FnMut(RecordHeader, &[u8]) -> Result<Option<T>, CorruptKind>,
+    ) -> Result<Option<T>, Corrupt> {
+        let (mut rest, mut offset) = (self.area, 0_u32);
+        while !rest.is_empty() {
+            let (header, names) =
+                rest.split_first_chunk::<ENTRY_HEADER_SIZE>().ok_or(CorruptKind::DirEntryLength)?;
+            let [i0, i1, i2, i3, r0, r1, name_length, _] = *header;
+            let inode = u32::from_le_bytes([i0, i1, i2, i3]);
+            let length = decode_rec_len(u16::from_le_bytes([r0, r1]), self.format.block_size);
+            let next = rest.get(index(length)..).ok_or(CorruptKind::DirEntryLength)?;
+            let sound = length >= MIN_ENTRY_LENGTH.max(entry_length(name_length))
+                && length.is_multiple_of(4)
+                && (next.is_empty() || length32(next) >= MIN_ENTRY_LENGTH);
+            if !sound {
+                return Err(CorruptKind::DirEntryLength.into());
+            }
+            if let Some(found) = each(RecordHeader { offset, inode, length, name_length }, names)? {
+                return Ok(Some(found));
+            }
+            (rest, offset) = (next, offset.saturating_add(length));
+        }
+        Ok(None)
     }
 
     /// All records, free ones included. After an error the iterator ends.

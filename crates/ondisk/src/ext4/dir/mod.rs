@@ -15,7 +15,8 @@ pub use htree_encode::{
     encode_htree_entries, encode_htree_root_info, set_htree_levels, update_htree_checksum,
 };
 pub use linear::{
-    DirBlock, DirBlockKind, DirEntries, DirEntry, DirSlot, DirSlots, entry_length, verify_dir_checksum,
+    DirBlock, DirBlockKind, DirEntries, DirEntry, DirSlot, DirSlots, FoundEntry, entry_length,
+    verify_dir_checksum,
 };
 pub use linear_encode::{
     encode_dir_entry, encode_dir_tail, set_entry_inode, set_record_length, update_dir_checksum,

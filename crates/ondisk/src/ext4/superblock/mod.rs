@@ -309,6 +309,21 @@ impl Superblock {
         }
     }
 
+    /// The same, continued with some bytes: one sum of them all.
+    pub(crate) fn checksum_seed_of<const LENGTH: usize>(&self, bytes: [u8; LENGTH]) -> u32 {
+        if self.features.incompat.contains(Incompat::CSUM_SEED) {
+            return csum(self.stored_checksum_seed, &bytes);
+        }
+        let mut all = [0; 32];
+        let (uuid, rest) = all.split_at_mut(16);
+        uuid.copy_from_slice(&self.uuid);
+        match rest.get_mut(..LENGTH) {
+            Some(place) => place.copy_from_slice(&bytes),
+            None => return csum(self.checksum_seed(), &bytes),
+        }
+        csum(CSUM_INIT, all.get(..LENGTH.saturating_add(16)).unwrap_or_default())
+    }
+
     /// The label without its padding.
     pub fn label(&self) -> &[u8] {
         until_nul(&self.label_raw)
