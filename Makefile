@@ -1,7 +1,7 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
 target = $(or $(CARGO_TARGET_DIR),target)
-.PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model kill capi install examples \
+.PHONY: help setup fmt demo test vm-test vm-count floors bench fuzz crash model turns kill capi install examples \
 	sqlite-tests deb deb-test packages fio-engine fio fio-verify mkfs-sweep
 
 help: ## this list
@@ -39,6 +39,9 @@ crash: setup ## long runs of power cuts (SECONDS_ALL=600, COUNT=300 states of ea
 
 model: setup ## long runs against the model (SECONDS_ALL=600, COUNT=60000 steps of each test, SEED, JOBS=2)
 	@scripts/rounds.sh model
+
+turns: setup ## long runs in which the kernel and we change volumes in turns (SECONDS_ALL=600, COUNT=60 seconds each, SEED, JOBS=2)
+	@scripts/rounds.sh turns
 
 kill: setup ## long runs of processes killed at work (SECONDS_ALL=600, COUNT=200 kills of each test, SEED, JOBS=2)
 	@scripts/rounds.sh kill

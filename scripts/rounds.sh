@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# rounds.sh crash|model|kill: long runs of a suite, round after round, each with another seed, and so with other
+# rounds.sh crash|model|turns|kill: long runs of a suite, round after round, each with another seed, and so with other
 # contents and layouts. At the end a row is added to docs/proof/NAME.csv, so that runs add up.
 # SECONDS_ALL (600): when no new round begins any more. SEED (the time): of the first round. JOBS (2): rounds at once.
-# SCENARIO: only tests with this in their names. COUNT: states of a scenario, steps of a model, kills, in each round.
+# SCENARIO: only tests with this in their names. COUNT: states of a scenario, steps of a model, seconds of turns,
+# kills, in each round.
 # A failure prints the seed and the command that shows it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +11,7 @@ suite=$1 all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scen
 case $suite in
     crash) module=crash_named prefix=UEXT4_CRASH count=STATES each=${COUNT:-300} ;;
     model) module=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;
+    turns) module=tree_walk::turns prefix=UEXT4_TURNS count=SECONDS each=${COUNT:-60} ;;
     kill) module=kill prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
     *) echo "no suite is named $suite" >&2; exit 2 ;;
 esac

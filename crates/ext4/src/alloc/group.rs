@@ -291,6 +291,20 @@ pub(crate) fn sound_block_bitmap(blocks: &impl Blocks, group: Group) -> Result<(
     Ok((descriptor, bitmap))
 }
 
+/// Calls `look` with the block bitmap of a group, which is initialised, and whose free count agrees with it.
+///
+/// # Errors
+/// As of [`sound_block_bitmap`].
+pub(crate) fn look_at_blocks<T>(
+    blocks: &impl Blocks,
+    group: Group,
+    descriptor: &GroupDescriptor,
+    look: impl FnOnce(&[u8]) -> T,
+) -> Result<T> {
+    let verify = |bytes: &[u8]| verify_block_bitmap(blocks.ground(), group, descriptor, bytes);
+    blocks.look_verified(descriptor.block_bitmap, verify, look)
+}
+
 /// Calls `look` with the inode bitmap of a group, whose counts agree with it: no inode is in use past the initialized
 /// part of the table.
 ///

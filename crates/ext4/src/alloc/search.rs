@@ -5,7 +5,9 @@
 
 use super::Space;
 use super::bits::{first_free, free_runs, put_bits};
-use super::group::{self, Changed, SEARCH_WORK, descriptor, look_at_inodes, mark_used, sound_block_bitmap};
+use super::group::{
+    self, Changed, SEARCH_WORK, descriptor, look_at_blocks, look_at_inodes, mark_used, sound_block_bitmap,
+};
 use super::masks::Masks;
 use super::orders::Orders;
 use super::runs::Runs;
@@ -17,6 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use uext4_ondisk::ext4::Geometry;
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
+
+/// Free clusters at the beginning of a group that are looked at before the whole group is searched.
+const FEW: usize = 64;
 
 /// Consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +255,31 @@ impl Allocator {
         }
     }
 
+    /// Takes a cluster of a group from its bitmap in memory. `None` if the group has none, or it takes a longer search.
+    fn take_one(&self, blocks: &mut impl Blocks, group: Group, limit: u64) -> Result<Option<Pblk>> {
+        let descriptor = descriptor(blocks, group)?;
+        let ground = blocks.ground();
+        if descriptor.free_clusters == 0 || descriptor.blocks_uninitialised(&ground.superblock) {
+            return Ok(None);
+        }
+        let geometry = &ground.superblock.geometry;
+        let (all, size) = (geometry.group_clusters(group).unwrap_or(0), u64::from(geometry.cluster_blocks()));
+        let is_available = |cluster: &u32| {
+            let first = cluster_start(ground, group, *cluster).get();
+            let end = first + size;
+            end <= limit.min(geometry.blocks_count())
+                && ground.zones.allows(first, size)
+                && self.held.within(first, end).next().is_none()
+                && self.claimed.within(first, end).next().is_none()
+        };
+        let find = |bitmap: &[u8]| free_runs(bitmap, 0..all).flatten().take(FEW).find(is_available);
+        blocks.work(geometry.block_size() as usize)?;
+        let Some(cluster) = look_at_blocks(blocks, group, &descriptor, find)? else { return Ok(None) };
+        let block = cluster_start(ground, group, cluster);
+        mark_used(blocks, group, cluster..cluster + 1)?;
+        Ok(Some(block))
+    }
+
     /// A free inode in the group `near`, or a later one. Marks nothing.
     ///
     /// # Errors
@@ -348,6 +378,11 @@ fn parts(ground: &Ground, first: Pblk, count: u64) -> Result<Vec<(Group, Range<u
 impl Space for Allocator {
     fn take(&mut self, blocks: &mut impl Blocks, ino: Ino, count: usize, limit: u64) -> Result<Vec<Pblk>> {
         let (near, _) = group::place_of_inode(blocks, ino)?;
+        if count == 1
+            && let Some(block) = self.take_one(blocks, near, limit)?
+        {
+            return Ok(vec![block]);
+        }
         let (mut taken, mut changed) = (Vec::new(), Vec::new());
         for group in around(blocks.ground(), near) {
             if taken.len() == count {

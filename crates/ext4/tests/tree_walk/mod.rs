@@ -4,6 +4,7 @@
 //! `UEXT4_WALK=SEED:STEPS` runs one walk with a check after each step, on every kind of volume.
 
 mod model;
+mod turns;
 
 use crate::common;
 
@@ -401,7 +402,9 @@ impl Walk {
                 let file = node.open(OpenOptions::new().read(true)).unwrap();
                 let mut read = vec![0; bytes.len() + 1];
                 let length = file.read_any_at(&mut read, 0).unwrap();
-                assert!(read[..length] == bytes[..], "{}: contents", at());
+                let differs = read[..length].iter().zip(bytes).position(|(found, wanted)| found != wanted);
+                let sizes = (length, bytes.len());
+                assert!(read[..length] == bytes[..], "{}: contents differ at {differs:?}, {sizes:?}", at());
             }
             Kind::Symlink(target) => assert_eq!(&node.read_link().unwrap(), target, "{}", at()),
             Kind::Fifo => assert_eq!(found.kind, FileKind::Fifo, "{}", at()),
@@ -519,7 +522,7 @@ fn root_the_kernel_sees_the_tree_of_the_walk() {
             }
             mounted.unmount();
             oracle::e2fsck_clean(&path);
-            Image::load(&path).write_to(&*walk.device);
+            walk.device = Image::load(&path).device();
             walk.volume = Some(open_rw(walk.device.clone()));
             walk.volume().remove_dir_all("/kernel").unwrap();
             for _ in 0..200 {

@@ -84,14 +84,15 @@ impl DirEntry<'_> {
 
 #[inline]
 fn is_valid(name: &[u8]) -> bool {
-    let (words, rest) = name.as_chunks::<8>();
-    // Bytes that are neither fill up the last word.
-    let mut last = [b'.'; 8];
-    if let Some(place) = last.get_mut(..rest.len()) {
-        place.copy_from_slice(rest);
+    // The last word may overlap the one before it.
+    match name.last_chunk::<8>() {
+        Some(last) => {
+            let words = name.as_chunks::<8>().0;
+            !has_forbidden(u64::from_le_bytes(*last))
+                && !words.iter().any(|word| has_forbidden(u64::from_le_bytes(*word)))
+        }
+        None => !name.iter().any(|byte| matches!(*byte, b'/' | 0)),
     }
-    !words.iter().any(|word| has_forbidden(u64::from_le_bytes(*word)))
-        && !has_forbidden(u64::from_le_bytes(last))
 }
 
 /// Whether one of eight bytes is `/` or NUL.
