@@ -19,6 +19,8 @@ pub enum Arm {
     OneExtent,
     /// As `on`, with plain writes: what durability costs.
     NoDsync,
+    /// As `on`, with one thread: part of `metadata`.
+    OneThread,
 }
 
 impl Arm {
@@ -35,6 +37,7 @@ impl Arm {
             Arm::Kernel => "kernel",
             Arm::OneExtent => "one-extent",
             Arm::NoDsync => "no-dsync",
+            Arm::OneThread => "one-thread",
         }
     }
 
@@ -42,7 +45,7 @@ impl Arm {
     /// the scenario's, `None` for all of them.
     pub(crate) fn switches(self, base: Switches, switch: Option<&str>) -> Option<Switches> {
         match (self, switch) {
-            (Arm::On | Arm::OneExtent | Arm::NoDsync, _) => Some(base),
+            (Arm::On | Arm::OneExtent | Arm::NoDsync | Arm::OneThread, _) => Some(base),
             (Arm::Off, None) | (Arm::AllOff, _) => Some(Switches::OFF),
             (Arm::Off, Some(name)) => {
                 let mut switches = base;

@@ -316,7 +316,7 @@ fn cpu(slice: &Slice) -> f64 {
 }
 
 /// One arm's sums. `lanes`: threads, and requests in flight per thread.
-fn measured_arm(
+pub(crate) fn measured_arm(
     arm: Arm,
     lanes: (usize, u32),
     block_size: u32,
@@ -357,6 +357,11 @@ fn measured_arm(
     })
 }
 
+/// Ratios of rates and of processor times, where one opening of the volume served all rounds.
+pub(crate) fn ratios_of(slices: &[Slice]) -> (BTreeMap<String, Ratio>, BTreeMap<String, Ratio>) {
+    (ratios(slices, rate, |round| round), cpu_ratios(slices, |round| round))
+}
+
 fn cpu_ratios(slices: &[Slice], opening: impl Fn(u32) -> u32) -> BTreeMap<String, Ratio> {
     let mut ratios = ratios(slices, cpu, opening);
     ratios.remove(&format!("on/{}", Arm::Kernel.name()));
@@ -373,7 +378,7 @@ fn ratios(
         slices.iter().filter(|slice| slice.arm == arm).map(|slice| (slice.round, value(slice))).collect()
     };
     let on = of(Arm::On);
-    let others = [Arm::Off, Arm::AllOff, Arm::Raw, Arm::Kernel, Arm::OneExtent, Arm::NoDsync];
+    let others = [Arm::Off, Arm::AllOff, Arm::Raw, Arm::Kernel, Arm::OneExtent, Arm::NoDsync, Arm::OneThread];
     let pair = |other: Arm| {
         let other_rates = of(other);
         let mut openings: BTreeMap<u32, Vec<f64>> = BTreeMap::new();

@@ -4,6 +4,7 @@ use crate::error::{BenchError, Result};
 use crate::load;
 use crate::machine::{self, Machine};
 use crate::measure::{self, Case};
+use crate::metadata::{self, METADATA};
 use crate::report::model::{Measured, Report};
 use crate::scenario::{LOOKUP_SCALING, Mode, SCENARIOS, Scenario};
 use crate::settings::Settings;
@@ -35,6 +36,7 @@ pub enum Event {
 pub fn run(settings: &Settings, tell: &mut dyn FnMut(Event)) -> Result<Report> {
     settings.check()?;
     let (jobs, left_out) = jobs(settings)?;
+    let with_metadata = asks_metadata(settings)?;
     if let Some(Source::Given(given)) = jobs.first().map(|job| &job.source) {
         given.spare_contents()?;
     }
@@ -42,6 +44,9 @@ pub fn run(settings: &Settings, tell: &mut dyn FnMut(Event)) -> Result<Report> {
     report.left_out = left_out;
     for job in &jobs {
         report.scenarios.extend(job.run(tell)?);
+    }
+    if with_metadata {
+        report.scenarios.extend(metadata::run(settings, tell)?);
     }
     Ok(report)
 }
@@ -88,6 +93,15 @@ impl Job {
     }
 }
 
+/// Whether `metadata` is asked for. It takes a minute and more, so that it is no part of "everything".
+fn asks_metadata(asked: &Settings) -> Result<bool> {
+    let named = asked.scenarios.iter().any(|name| name == METADATA);
+    match metadata::unsuited(asked) {
+        Some(why) if named => Err(BenchError::Usage(format!("{METADATA}: {why}"))),
+        _ => Ok(named),
+    }
+}
+
 /// The requested jobs, and the scenarios of "everything" that the given device rules out.
 fn jobs(asked: &Settings) -> Result<(Vec<Job>, Vec<String>)> {
     let format = match (asked.mkfs, asked.force) {
@@ -114,7 +128,7 @@ fn jobs(asked: &Settings) -> Result<(Vec<Job>, Vec<String>)> {
             None => jobs.extend(scenario_jobs(scenario, given.as_ref(), asked)),
         }
     }
-    if jobs.is_empty() {
+    if jobs.is_empty() && asked.scenarios.iter().all(|name| name != METADATA) {
         return Err(BenchError::Usage(left_out.join("; ")));
     }
     Ok((jobs, left_out))

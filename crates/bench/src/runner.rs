@@ -190,7 +190,7 @@ fn prepare(source: &OpSource, arm: Arm, round: u32, thread: usize, ops: &mut Vec
         Arm::Raw => source.translate(ops),
         // The second file of that scenario is the one in one piece.
         Arm::OneExtent => ops.iter_mut().for_each(|op| op.file = 1),
-        Arm::On | Arm::Off | Arm::AllOff | Arm::Kernel | Arm::NoDsync => {}
+        Arm::On | Arm::Off | Arm::AllOff | Arm::Kernel | Arm::NoDsync | Arm::OneThread => {}
     }
 }
 
@@ -263,7 +263,7 @@ fn receive(thread: &Thread<'_>) -> Result<Report> {
 }
 
 /// Processor time of all threads of this process.
-fn cpu_time() -> Duration {
+pub fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

@@ -23,8 +23,11 @@
 //! | `first-write` | random 4 KiB into unwritten blocks, each once | loop over tmpfs (root), else a tmpfs file |
 //! | the same, `16-threads` | 16 synchronous jobs, 32 files | zram (root), else a tmpfs file |
 //! | `lookup-scaling` | 4 KiB reads of a file of 10⁶ extents against one extent | tmpfs file, sparse |
+//!
+//! `metadata`, of which names and no requests to open files are the work, is in the module of that name.
 
 use crate::arm::Arm;
+use crate::metadata::METADATA;
 use crate::volume::Standard;
 
 /// Who makes the calls.
@@ -329,6 +332,7 @@ pub const LOOKUP_SCALING: &str = "lookup-scaling";
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
     names.dedup();
+    names.push(METADATA);
     names
 }
 
@@ -361,7 +365,8 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_switches_exist() {
-        assert_eq!(names().len(), SCENARIOS.iter().filter(|scenario| scenario.shape.is_none()).count());
+        let listed = SCENARIOS.iter().filter(|scenario| scenario.shape.is_none()).count();
+        assert_eq!(names().len(), listed + 1, "metadata is none of requests to files");
         for (index, scenario) in SCENARIOS.iter().enumerate() {
             let same = |other: &&Scenario| (other.name, other.shape) == (scenario.name, scenario.shape);
             assert!(!SCENARIOS[..index].iter().any(|other| same(&other)), "{}", scenario.title());
@@ -380,6 +385,6 @@ mod tests {
             let found = find(scenario.name, scenario.shape).unwrap();
             assert_eq!((found.name, found.shape), (scenario.name, scenario.shape));
         }
-        assert!(find("metadata", None).is_none(), "there is none of that name");
+        assert!(find("made-up", None).is_none(), "there is none of that name");
     }
 }

@@ -4,6 +4,7 @@ use crate::arm::Arm;
 use crate::error::{BenchError, Result};
 use crate::scenario;
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use uext4::Switches;
 
@@ -15,6 +16,8 @@ pub const ROUNDS: u32 = 40;
 const SLICE_MAX: f64 = 0.25;
 /// Shortest slice, seconds: a shorter one would measure the start of the threads.
 const SLICE_MIN: f64 = 0.001;
+/// Files that `metadata` can make: a slice of each thread needs one, and names have seven digits.
+const FILES: RangeInclusive<u64> = 320..=10_000_000;
 
 /// How long and how often each arm is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,7 +40,7 @@ impl Timing {
 /// What to measure, where and how. The scenarios decide each `None`.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Scenarios by name ([`crate::scenario_names`]); all that suit the device without one.
+    /// Scenarios by name ([`crate::scenario_names`]); all that suit the device but `metadata` without one.
     pub scenarios: Vec<String>,
     /// `DEVICE[:/dir]`, on whose files `uext4-bench.N` it measures. Existing ones lose their contents, others are
     /// created and removed. Without it, temporary volumes in `/dev/shm`.
@@ -50,6 +53,8 @@ pub struct Settings {
     pub program: PathBuf,
     /// Total size of the files that the requests are spread over.
     pub size: Option<u64>,
+    /// Files that each shape of `metadata` makes.
+    pub files: Option<u64>,
     /// Threads.
     pub threads: Option<u16>,
     /// Requests in flight per thread, in scenarios that use queues.
@@ -73,6 +78,7 @@ impl Default for Settings {
             force: false,
             program: "uext4".into(),
             size: None,
+            files: None,
             threads: None,
             depth: None,
             arms: vec![Arm::On, Arm::Off, Arm::Raw],
@@ -96,6 +102,9 @@ impl Settings {
         }
         if self.threads == Some(0) || self.depth == Some(0) {
             return refuse("threads and requests in flight are at least 1".into());
+        }
+        if self.files.is_some_and(|files| !FILES.contains(&files)) {
+            return refuse(format!("files are {} to {}", FILES.start(), FILES.end()));
         }
         if self.kernel && !rustix::process::geteuid().is_root() {
             return refuse("--kernel mounts the device, which needs root".into());
@@ -122,7 +131,8 @@ mod tests {
         let base = Settings::default;
         assert!(base().check().is_ok());
         for settings in [
-            Settings { scenarios: vec!["metadata".into()], ..base() },
+            Settings { scenarios: vec!["made-up".into()], ..base() },
+            Settings { files: Some(319), ..base() },
             Settings { arms: vec![Arm::On, Arm::Kernel], ..base() },
             Settings { threads: Some(0), ..base() },
             Settings { depth: Some(0), ..base() },

@@ -388,3 +388,80 @@ fn root_zram_is_made_and_removed() {
     assert_eq!(report["scenarios"][0]["device"], "zram");
     assert_eq!(devices(), before);
 }
+
+/// Names and ratios of `metadata`, in the order in which they are measured.
+const NAMES: [&str; 11] = [
+    "create-1-directory",
+    "stat-1-directory",
+    "unlink-1-directory",
+    "create-1000-directories",
+    "stat-1000-directories",
+    "unlink-1000-directories",
+    "durable-create-1-directory",
+    "durable-create-1000-directories",
+    "create-8-threads",
+    "stat-8-threads",
+    "unlink-8-threads",
+];
+
+fn check_metadata(report: &Value, files: u64, kernel: bool) {
+    let scenarios = report["scenarios"].as_array().unwrap();
+    let names: Vec<_> = scenarios.iter().map(|one| one["shape"].as_str().unwrap()).collect();
+    assert_eq!(names, NAMES);
+    for (name, one) in NAMES.iter().zip(scenarios) {
+        assert_eq!((&one["scenario"], &one["e2fsck"]), (&Value::from("metadata"), &Value::from("clean")));
+        let rival = match name.ends_with("8-threads") {
+            true => Some("one-thread"),
+            false => kernel.then_some("kernel"),
+        };
+        let arms: Vec<_> =
+            one["arms"].as_array().unwrap().iter().map(|arm| arm["arm"].as_str().unwrap()).collect();
+        assert_eq!(arms, ["on"].into_iter().chain(rival).collect::<Vec<_>>(), "{name}");
+        for arm in one["arms"].as_array().unwrap() {
+            let done = if name.starts_with("stat") { "reads" } else { "writes" };
+            assert_eq!(arm[done], files, "{name}: every file once: {arm}");
+            assert!(arm["iops"].as_f64().unwrap() > 10.0, "{arm}");
+        }
+        let threads = if name.starts_with("durable") || name.ends_with("8-threads") { 8 } else { 1 };
+        assert_eq!(arm(one, "on")["threads"], threads);
+        let ratios: Vec<_> = one["ratios"].as_object().unwrap().keys().cloned().collect();
+        assert_eq!(ratios, rival.map(|rival| format!("on/{rival}")).into_iter().collect::<Vec<_>>());
+        for ratio in ratios {
+            assert_eq!(one["ratio_intervals"][ratio]["pairs"], 40);
+        }
+    }
+    let handles =
+        |number: usize| arm(&scenarios[number], "on")["counters"]["handles_started"].as_u64().unwrap();
+    assert!(
+        handles(0) >= files && handles(1) == 0 && handles(2) >= files,
+        "making and removing take handles"
+    );
+    let commits = |number: usize| arm(&scenarios[number], "on")["counters"]["commits"].as_u64().unwrap();
+    assert!(commits(0) >= 40 && commits(2) >= 40, "each slice ends with a sync");
+    assert_eq!(scenarios[0]["notes"].to_string().contains("--kernel"), !kernel);
+}
+
+#[test]
+fn names_are_measured_without_root_and_the_kernel_is_told_to_be_missing() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let output = bench(&["metadata", "--files", "320", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    check_metadata(&serde_json::from_slice(&output.stdout).unwrap(), 320, false);
+    for (arguments, why) in [
+        (["metadata", "--device", "image"], "volumes of its own"),
+        (["metadata", "--size", "8m"], "--files"),
+        (["metadata", "--files", "319"], "320"),
+    ] {
+        let refused = bench(&arguments);
+        let words = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && words.contains(why), "{arguments:?}: {words}");
+    }
+}
+
+#[test]
+fn root_names_are_measured_beside_the_kernel() {
+    needs!(Need::Root, Need::Loop);
+    let output = bench(&["metadata", "--files", "400", "--kernel", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    check_metadata(&serde_json::from_slice(&output.stdout).unwrap(), 400, true);
+}

@@ -8,7 +8,8 @@ use std::fmt::Write;
 pub const WIDTH: usize = 80;
 
 /// Ratios in this order.
-const RATIOS: [&str; 6] = ["on/off", "on/all-off", "on/raw", "on/kernel", "on/one-extent", "on/no-dsync"];
+const RATIOS: [&str; 7] =
+    ["on/off", "on/all-off", "on/raw", "on/kernel", "on/one-extent", "on/no-dsync", "on/one-thread"];
 
 /// The blocks and, below them, how to read them.
 pub fn render(report: &Report) -> String {
@@ -40,8 +41,9 @@ fn block(text: &mut String, measured: &Measured) {
     push(text, &format!("{} on {}", measured.title(), measured.device), 4);
     let threads = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
     let block = measured.arms.first().map_or(0, |arm| arm.block_size);
+    let block = if block == 0 { String::new() } else { format!(", {block} bytes") };
     let switch = measured.switch.as_ref().map_or_else(String::new, |name| format!(", switch {name}"));
-    push(text, &format!("  {threads} × {qd}, {block} bytes{switch}"), 4);
+    push(text, &format!("  {threads} × {qd}{block}{switch}"), 4);
     let header = ["kIOPS", "MB/s", "cpu-ns/op", "p50 µs", "p99 µs", "p999 µs"].map(str::to_owned);
     row(text, "arm", &header);
     for arm in &measured.arms {

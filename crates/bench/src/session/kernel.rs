@@ -1,20 +1,14 @@
 //! The kernel's ext4 on the same block device.
-//!
-//! The mount has no place in the tree: it lives as long as its descriptor, so that it goes with this process
-//! whatever ends it. Options are the kernel's defaults with `noatime,lazytime`: our arm writes no times to
-//! the device either.
 
 use super::volume::one_buffer;
-use super::{Requests, Session};
+use super::{Mount, Requests, Session};
 use crate::arm::Arm;
 use crate::error::{BenchError, Doing, Result};
 use crate::scenario::{Mode, Renewed};
-use crate::volume::wait_until;
 use crate::work::queued::{self, DeviceQueue, Idle};
 use crate::work::synchronous::{self, KernelTarget};
 use crate::work::{Lane, Work};
 use rustix::fs::{FallocateFlags, Mode as FileMode, OFlags};
-use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,8 +19,7 @@ use uext4::{Buffer, BufferPool, DeviceSpec, QueueFacts, RawQueue, Stats, device}
 pub struct KernelSession {
     /// The file of queued requests, opened as a device is; all threads have their queues on it.
     target: Option<Arc<dyn Device>>,
-    mount: Option<OwnedFd>,
-    device: PathBuf,
+    mount: Mount,
     files: Vec<PathBuf>,
     requests: Requests,
 }
@@ -34,18 +27,9 @@ pub struct KernelSession {
 impl KernelSession {
     /// Mounts `device`. It must not be open exclusively.
     pub fn mount(device: &Path, files: &[PathBuf], requests: Requests) -> Result<Self> {
-        let mount = || -> rustix::io::Result<OwnedFd> {
-            let context = mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
-            mount::fsconfig_set_string(&context, "source", device)?;
-            mount::fsconfig_set_flag(&context, "lazytime")?;
-            mount::fsconfig_create(&context)?;
-            let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME;
-            mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-        };
-        let mount = mount().doing(|| format!("mount {} with the kernel", device.display()))?;
+        let mount = Mount::new(device)?;
         let files = files.iter().map(|file| file.strip_prefix("/").unwrap_or(file).to_owned()).collect();
-        let mut session =
-            KernelSession { target: None, mount: Some(mount), device: device.to_owned(), files, requests };
+        let mut session = KernelSession { target: None, mount, files, requests };
         if requests.mode != Mode::Synchronous {
             session.target = Some(session.open_as_device()?);
         }
@@ -53,36 +37,17 @@ impl KernelSession {
         Ok(session)
     }
 
-    fn sync(&self) -> rustix::io::Result<()> {
-        let Some(mount) = &self.mount else { return Ok(()) };
-        // The mount's own descriptor is not an open file.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::syncfs(rustix::fs::openat(mount, ".", flags, FileMode::empty())?)
-    }
-
-    fn directory(&self) -> Result<&OwnedFd> {
-        self.mount.as_ref().ok_or_else(|| BenchError::failed("it is unmounted already"))
-    }
-
     fn open(&self, file: &Path, dsync: bool) -> Result<OwnedFd> {
         let durable = if dsync { OFlags::DSYNC } else { OFlags::empty() };
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | durable;
-        let opened = rustix::fs::openat(self.directory()?, file, flags, FileMode::empty());
+        let opened = rustix::fs::openat(self.mount.root(), file, flags, FileMode::empty());
         opened.doing(|| format!("open {} in the kernel's mount", file.display()))
     }
 
     /// Unmounts, and waits until the device is free again.
-    pub fn unmount(mut self) -> Result<()> {
-        self.target = None;
-        self.mount = None;
-        let free = || {
-            let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
-            rustix::fs::open(&self.device, flags, FileMode::empty()).is_ok()
-        };
-        if wait_until(free) {
-            return Ok(());
-        }
-        Err(BenchError::failed(format!("{} is still in use after it was unmounted", self.device.display())))
+    pub fn unmount(self) -> Result<()> {
+        drop(self.target);
+        self.mount.unmount()
     }
 }
 
@@ -106,7 +71,7 @@ impl Session for KernelSession {
     }
 
     fn make_durable(&self) -> Result<()> {
-        self.sync().doing(|| "sync the kernel's mount".into())
+        self.mount.sync()
     }
 
     fn renew(&self, _arm: usize) -> Result<()> {
@@ -143,7 +108,7 @@ impl KernelSession {
         let [file] = &self.files[..] else {
             return Err(BenchError::failed("the kernel's queued arm takes one file"));
         };
-        let path = Path::new("/proc/self/fd").join(self.directory()?.as_raw_fd().to_string()).join(file);
+        let path = Path::new("/proc/self/fd").join(self.mount.root().as_raw_fd().to_string()).join(file);
         let options = device::OpenOptions { write: true, force: false };
         let opened = device::open(&DeviceSpec::file(&path), options);
         Ok(opened.doing(|| format!("open {} in the kernel's mount", file.display()))?.device)

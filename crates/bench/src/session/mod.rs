@@ -1,10 +1,12 @@
 //! Sessions, open while arms take turns: the volume with its arms, or the kernel's mount.
 
 mod kernel;
+mod mount;
 mod volume;
 
 pub use kernel::KernelSession;
-pub use volume::VolumeSession;
+pub use mount::Mount;
+pub use volume::{VolumeSession, one_buffer};
 
 use super::arm::Arm;
 use super::error::{Doing, Result};

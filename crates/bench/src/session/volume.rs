@@ -103,7 +103,7 @@ fn flags(durable: bool) -> WriteFlags {
 }
 
 /// A buffer with its own memory.
-pub(super) fn one_buffer(length: usize) -> Result<Buffer> {
+pub fn one_buffer(length: usize) -> Result<Buffer> {
     let pool = BufferPool::new(length).doing(|| "reserve memory".into())?;
     let mut buffer = pool.take(length).doing(|| "reserve memory".into())?;
     fill(&mut buffer, 0);

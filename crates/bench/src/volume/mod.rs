@@ -6,10 +6,10 @@ pub mod given;
 mod janitor;
 
 pub use build::Layout;
-pub use janitor::{MEMORY_DIR, Scratch, Zram};
+pub use janitor::{Loop, MEMORY_DIR, Scratch, Zram};
 
 use super::error::{BenchError, Doing, Result};
-use janitor::{Leftovers, Loop};
+use janitor::Leftovers;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;

@@ -1,0 +1,210 @@
+//! `metadata`: many small files made, looked at and removed, by the library and by the kernel's ext4.
+//!
+//! Each side has a volume of its own; `twins` formats them alike. A side does a fixed share of the files in a slice, the
+//! same share in each round, and a slice that changes the volume ends with a sync of it. The sides alternate, and a
+//! ratio pairs their slices, as in the other scenarios.
+//!
+//! Reading path: `names` (which files a slice has) → `sides` (who makes them) → `turns` (threads and clocks).
+
+mod names;
+mod sides;
+mod turns;
+mod twins;
+
+use crate::arm::Arm;
+use crate::error::Result;
+use crate::load::Meter;
+use crate::measure::{measured_arm, ratios_of};
+use crate::report::model::{self, Measured};
+use crate::run::Event;
+use crate::settings::Settings;
+use crate::work::Latencies;
+use names::{Spread, Tree};
+use sides::{Kernel, Library, Side};
+use turns::{Operation, Turns};
+use twins::Twins;
+
+/// Name on the command line.
+pub const METADATA: &str = "metadata";
+/// Files that each shape makes, by default.
+pub const FILES: u64 = 100_000;
+/// Bytes of each.
+const FILE_BYTES: u32 = 4096;
+
+/// What `on` is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rival {
+    /// The kernel's ext4.
+    Kernel,
+    /// The same with one thread.
+    OneThread,
+}
+
+/// One way to make files.
+#[derive(Debug)]
+struct Shape {
+    /// Where, in the names of its measurements: `create-WHERE`.
+    place: &'static str,
+    directories: u64,
+    spread: Spread,
+    threads: usize,
+    /// Each file is synced before it is closed.
+    durable: bool,
+    operations: &'static [Operation],
+    rival: Rival,
+}
+
+const ALL: &[Operation] = &[Operation::Create, Operation::Stat, Operation::Unlink];
+
+const ONE: Shape = Shape {
+    place: "1-directory",
+    directories: 1,
+    spread: Spread::Filled,
+    threads: 1,
+    durable: false,
+    operations: ALL,
+    rival: Rival::Kernel,
+};
+const MANY: Shape = Shape { place: "1000-directories", directories: 1000, ..ONE };
+const DURABLE: Shape = Shape { threads: 8, durable: true, operations: &[Operation::Create], ..ONE };
+
+const SHAPES: [Shape; 5] = [
+    ONE,
+    MANY,
+    DURABLE,
+    Shape { place: MANY.place, directories: MANY.directories, ..DURABLE },
+    Shape {
+        place: "8-threads",
+        directories: 8,
+        spread: Spread::InTurn,
+        threads: 8,
+        rival: Rival::OneThread,
+        ..ONE
+    },
+];
+
+impl Shape {
+    fn name(&self, operation: Operation) -> String {
+        let durable = if self.durable { "durable-" } else { "" };
+        format!("{durable}{}-{}", operation.name(), self.place)
+    }
+
+    /// Arms and the threads of each.
+    fn arms(&self, kernel: bool) -> Vec<(Arm, usize)> {
+        let on = (Arm::On, self.threads);
+        match self.rival {
+            Rival::OneThread => vec![on, (Arm::OneThread, 1)],
+            Rival::Kernel if kernel => vec![on, (Arm::Kernel, self.threads)],
+            Rival::Kernel => vec![on],
+        }
+    }
+}
+
+/// Why `metadata` cannot follow these settings.
+pub fn unsuited(asked: &Settings) -> Option<&'static str> {
+    if asked.device.is_some() {
+        return Some("it makes volumes of its own");
+    }
+    asked.size.is_some().then_some("its files have a fixed size, --files tells how many")
+}
+
+/// Measures every shape.
+pub fn run(asked: &Settings, tell: &mut dyn FnMut(Event)) -> Result<Vec<Measured>> {
+    let mut all = Vec::new();
+    for shape in &SHAPES {
+        let files = asked.files.unwrap_or(FILES);
+        let slices = u64::from(asked.timing.rounds).min(files / shape.threads as u64).max(1);
+        let tree = Tree { files, directories: shape.directories, spread: shape.spread, slices };
+        all.extend(measure(shape, tree, asked, tell)?);
+    }
+    let missing = "the kernel's ext4 was not measured: it is with --kernel, which needs root";
+    if let Some(first) = all.first_mut().filter(|_| !asked.kernel) {
+        first.notes.push(missing.into());
+    }
+    Ok(all)
+}
+
+fn measure(
+    shape: &Shape,
+    tree: Tree,
+    asked: &Settings,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Vec<Measured>> {
+    let arms = shape.arms(asked.kernel);
+    let turns = tree.slices * arms.len() as u64 * shape.operations.len() as u64;
+    let begin = |turns| Event::Begin { title: format!("{METADATA}, {}", shape.place), turns };
+    let twins = Twins::new(arms.len(), &tree)?;
+    let mut sides: Vec<Box<dyn Side>> = Vec::new();
+    for (&(arm, _), image) in arms.iter().zip(&twins.images) {
+        sides.push(match arm {
+            Arm::Kernel => Box::new(Kernel::mount(image)?),
+            _ => Box::new(Library::open(image, asked.switches)?),
+        });
+    }
+    for side in &sides {
+        tree.directory_names().try_for_each(|name| side.make_dir(&name))?;
+        side.sync()?;
+    }
+    tell(begin(turns));
+    let mut all = Vec::new();
+    for &operation in shape.operations {
+        let meter = Meter::start();
+        let sides = arms.iter().zip(&sides).map(|(&(arm, threads), side)| (arm, threads, &**side)).collect();
+        let turns = Turns { tree: &tree, sides, durable: shape.durable };
+        let slices = turns.run(operation, &mut || tell(Event::Turn))?;
+        let of = |&(arm, threads): &(Arm, usize)| {
+            let own: Vec<_> = slices.iter().filter(|slice| slice.arm == arm).collect();
+            measured_arm(arm, (threads, 1), operation.bytes(), &own, &Latencies::new()?)
+        };
+        let measured = arms.iter().map(of).collect::<Result<Vec<_>>>()?;
+        let (ratios, cpu_ratios) = ratios_of(&slices);
+        let load = meter.load();
+        let seconds =
+            slices.iter().filter(|slice| slice.arm == Arm::On).map(|slice| slice.wall.as_secs_f64());
+        all.push(Measured {
+            scenario: METADATA.into(),
+            shape: Some(shape.name(operation)),
+            switch: None,
+            device: twins.label(asked.kernel && shape.rival == Rival::Kernel).into(),
+            engine: "file".into(),
+            polled: false,
+            seconds: seconds.sum(),
+            rounds: tree.slices as u32,
+            arms: measured,
+            ratios: model::medians(&ratios),
+            ratio_intervals: model::intervals(&ratios),
+            cpu_ratios: model::medians(&cpu_ratios),
+            cpu_ratio_intervals: model::intervals(&cpu_ratios),
+            load,
+            e2fsck: "clean".into(),
+            notes: load.and_then(|load| load.warning()).into_iter().collect(),
+        });
+    }
+    sides.into_iter().try_for_each(Side::close)?;
+    twins.check()?;
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_measurement_has_a_name_of_its_own() {
+        let names = SHAPES.iter().flat_map(|shape| shape.operations.iter().map(|&one| shape.name(one)));
+        let names: Vec<String> = names.collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
+        assert_eq!(names.len(), 11);
+        assert_eq!(names[0], "create-1-directory");
+        assert!(names.iter().any(|name| name == "durable-create-1000-directories"));
+    }
+
+    #[test]
+    fn a_device_and_a_size_do_not_suit() {
+        let asked = Settings::default;
+        assert!(unsuited(&asked()).is_none());
+        assert!(unsuited(&Settings { device: Some("image".into()), ..asked() }).is_some());
+        assert!(unsuited(&Settings { size: Some(1 << 20), ..asked() }).is_some());
+    }
+}
