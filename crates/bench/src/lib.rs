@@ -7,7 +7,8 @@
 //! Reading path: `scenario` (what is requested) → `volume` (on what) → `measure` (sessions, rounds, ratios) →
 //! `runner` (threads and slices) → `work` (the measured loops). Around them: `ops` makes the requests, `routes` voids a
 //! measurement that took another route, `statistics` computes intervals, `report` prints, `floors` checks the
-//! promises; `metadata` measures names; promises of no scenario are in `changing` and, where a process of its own measures, in `probes`.
+//! promises; `metadata` measures names; promises of no scenario are in `changing` and, where a process of its own
+//! measures, in `probes`.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

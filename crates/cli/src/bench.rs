@@ -22,8 +22,9 @@ device with the same buffers, threads and queue code but no file system, `kernel
 block devices) the kernel's ext4 mounted from that device.
 Arms take turns in slices of at most 250 ms in one process; a ratio is the median of at least 40 paired ratios
 with a 95 % interval of ranks. Without arguments everything runs on volumes that bench makes in /dev/shm and
-removes: about two minutes; `metadata`, which takes as long again, runs only by name. On a given device it measures on files named uext4-bench.N. Existing ones are overwritten
-and kept; the others are created, and removed even if bench fails.";
+removes: about two minutes; `metadata`, which takes as long again, runs only by name. On a given device it measures
+on files named uext4-bench.N. Existing ones are overwritten and kept; the others are created, and removed even if
+bench fails.";
 
 /// `uext4 bench`.
 #[derive(Args)]

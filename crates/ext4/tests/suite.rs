@@ -32,6 +32,7 @@ mod fast_commit_work;
 mod faults;
 mod faults_allocate;
 mod faults_change;
+mod faults_names;
 mod flags;
 mod flags_names;
 mod foreign;

@@ -5,8 +5,8 @@ use crate::images;
 use crate::targets::check;
 use crate::typed::typed;
 use uext4::{
-    Caller, Error, Fallocate, FileKind, Ino, InodeFlags, Node, NodeKind, OpenOptions, RenameFlags,
-    SetAttributes, Time, Timestamp, Volume, VolumeOptions, WriteFlags, XattrFlags,
+    Caller, Error, Fallocate, FileKind, Ino, InodeFlags, Node, NodeKind, OpenOptions, QuotaGrace, QuotaKind,
+    QuotaLimits, RenameFlags, SetAttributes, Time, Timestamp, Volume, VolumeOptions, WriteFlags, XattrFlags,
 };
 
 /// What is written.
@@ -20,7 +20,7 @@ const FILES: u32 = 128;
 #[track_caller]
 fn changed<T>(result: uext4::Result<T>) -> Option<T> {
     match result {
-        Err(Error::NoSpace | Error::Limit(_) | Error::Aborted(_)) => None,
+        Err(Error::NoSpace | Error::Limit(_) | Error::QuotaExceeded { .. } | Error::Aborted(_)) => None,
         other => typed(other),
     }
 }
@@ -100,6 +100,23 @@ fn tree(volume: &Volume) {
     renamed(volume.remove_dir_all("/new directory"));
 }
 
+/// Sets limits of the user who makes directories and of root, and writes as somebody whom they hold for.
+fn quotas(volume: &Volume) {
+    for kind in QuotaKind::ALL {
+        for id in [0, 5] {
+            let limits = QuotaLimits { blocks_soft: 1, blocks_hard: 64, inodes_soft: 1, inodes_hard: 4 };
+            renamed(volume.set_quota(kind, id, &limits));
+            typed(volume.quota(kind, id));
+        }
+        renamed(volume.set_quota_grace(kind, QuotaGrace { blocks: 0, inodes: 9 }));
+        typed(volume.quotas(kind));
+    }
+    let options = OpenOptions::new().write(true).create(true).limited(true);
+    if let Some(file) = renamed(volume.open_file("/limited", options)) {
+        changed(file.write_any_at(&vec![INK; 40 * MORE as usize], 0, WriteFlags::empty()));
+    }
+}
+
 /// Sets attributes of an inode of any type.
 fn attributes(volume: &Volume, ino: Ino) {
     let Some(node) = typed(volume.node(ino, None)) else { return };
@@ -155,6 +172,7 @@ pub fn operate(image: &[u8]) -> usize {
         changed(file.sync_all());
     }
     written += names(&volume);
+    quotas(&volume);
     tree(&volume);
     let closed = changed(volume.close()).is_some();
     if was_sound && closed {

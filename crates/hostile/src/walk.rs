@@ -43,6 +43,10 @@ pub fn walk(volume: &Volume) -> usize {
         readable += usize::from(visit(volume, ino, &mut seen, &mut pending));
     }
     tree(volume);
+    for kind in typed(volume.quota_kinds()).into_iter().flatten() {
+        typed(volume.quotas(kind));
+        typed(volume.quota_grace(kind));
+    }
     for path in PATHS {
         typed(volume.resolve(path, true));
         typed(volume.symlink_metadata(path));

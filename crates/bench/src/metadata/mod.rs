@@ -1,7 +1,7 @@
 //! `metadata`: many small files made, looked at and removed, by the library and by the kernel's ext4.
 //!
-//! Each side has a volume of its own; `twins` formats them alike. A side does a fixed share of the files in a slice, the
-//! same share in each round, and a slice that changes the volume ends with a sync of it. The sides alternate, and a
+//! Each side has a volume of its own; `twins` formats them alike. A side does a fixed share of the files in a slice,
+//! the same share in each round, and a slice that changes the volume ends with a sync of it. The sides alternate, and a
 //! ratio pairs their slices, as in the other scenarios.
 //!
 //! Reading path: `names` (which files a slice has) → `sides` (who makes them) → `turns` (threads and clocks).
