@@ -124,3 +124,32 @@ fn files_leave_the_first_group_to_directories() {
         e2fsck_clean(&path);
     }
 }
+
+/// What a closed file claimed for its next appends is free again: small files that are made one after another lie side
+/// by side, and those of a file that is written again later stay in one piece if nobody took them.
+#[test]
+fn small_files_lie_side_by_side() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    const FILES: u64 = 1000;
+    let image = VolumeBuilder::new(64 << 20).args(["-b", "4096"]).build();
+    let volume = Volume::open(image.path(), VolumeOptions::read_write()).unwrap();
+    let data = vec![7; 4096];
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let write = |name: &str, pos: u64| {
+        let file = volume.open_file(format!("/{name}"), options.clone()).unwrap();
+        file.write_any_at(&data, pos, WriteFlags::empty()).unwrap();
+        file.map().map(Result::unwrap).map(|piece| piece.physical / 4096).next().unwrap()
+    };
+    let places: Vec<u64> = (0..FILES).map(|number| write(&format!("file.{number}"), 0)).collect();
+    let apart = places.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+    // The directory's own blocks lie between some of them.
+    assert!(apart < 30, "{apart} of {FILES} do not follow the one before: {:?}", &places[..20]);
+    for number in 0..50 {
+        write("log", number * 4096);
+    }
+    let log = volume.open_file("/log", options).unwrap();
+    assert_eq!(log.map().count(), 1, "opened for each append, it is in one piece");
+    drop(log);
+    volume.close().unwrap();
+    e2fsck_clean(image.path());
+}

@@ -6,7 +6,8 @@
 //!
 //! A growing file also gets a *window*: blocks after its last ones, claimed for its next appends, as many as it already
 //! has. So files that grow side by side stay contiguous, and most appends need no search. Windows exist in memory only.
-//! They are released when others find no room, and when there are many.
+//! They are released when the file is closed, when others find no room, and when there are many. So small files that are made
+//! one after another lie side by side, and a search for blocks finds no holes between them.
 
 use super::search::{self, Run, Wish};
 use super::shared::{Account, FreeSpace, Groups};
@@ -105,6 +106,14 @@ impl FreeSpace {
         // Dropping a claim takes the lock.
         drop(account);
         done.map(|()| claim)
+    }
+
+    /// Releases the window of a file, if it has one.
+    pub(crate) fn close_window(&self, ino: Ino) {
+        let mut account = self.lock();
+        if let Some(window) = account.windows().remove(&ino) {
+            account.unclaim(window.run);
+        }
     }
 
     /// Releases all windows. Returns whether there were any.

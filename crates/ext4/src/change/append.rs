@@ -19,6 +19,7 @@ use crate::inode::Inode;
 use crate::inode::edit::Change;
 use crate::map::{self, edit};
 use std::ops::Range;
+use std::sync::Arc;
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::{Found, Run, State};
 use uext4_ondisk::ext4::{Extent, MAX_UNWRITTEN_LENGTH};
@@ -101,6 +102,15 @@ impl Files<'_> {
             appending.holes().into_iter().zip(appending.claim.runs()).map(published).collect();
         map.add(appending.blocks.start, appending.blocks.end, &runs)?;
         Ok(Some(appending))
+    }
+
+    /// A file that was open for writing is closed: releases the blocks claimed for its next appends, unless others have
+    /// it open.
+    pub(crate) fn close_window(&self, inode: &Arc<Inode>) {
+        // The other reference is the cache's.
+        if Arc::strong_count(inode) <= 2 {
+            self.space.close_window(inode.ino());
+        }
     }
 
     /// Whether one handle suffices for the claim.

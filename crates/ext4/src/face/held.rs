@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use uext4_ondisk::{CorruptKind, Ino};
 
-/// A reference to an inode, together with its volume. Dropping the last one writes the times of overwrites and frees an
-/// unlinked inode. Both start handles, so drop it without holding a lock.
+/// A reference to an inode, together with its volume. Dropping the last one writes the times of overwrites, releases
+/// claimed blocks and frees an unlinked inode. Some of it starts handles, so drop it without holding a lock.
 ///
 /// Internal code holds a plain `Arc` and may drop it anywhere: for an unlinked inode that only records the number
 /// (`inode/leave.rs`), and the next `Held` to be dropped, change or tick frees it.
@@ -78,6 +78,7 @@ impl Drop for Held {
         let files = self.shared.fs.files();
         if self.writes {
             files.close_times(&inode);
+            files.close_window(&inode);
         }
         drop(inode);
         // If freeing fails, the next tick, the close or the next open tries again.
