@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use uext4::{Caller, InodeFlags, NodeKind, OpenOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{Caller, Error, InodeFlags, NodeKind, OpenOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_ondisk::Pblk;
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, e2fsck_clean, needs, with_kernel};
 
@@ -152,4 +152,34 @@ fn small_files_lie_side_by_side() {
     drop(log);
     volume.close().unwrap();
     e2fsck_clean(image.path());
+}
+
+/// The bitmap says that the inode of an open file is free: a new file does not get it.
+#[test]
+fn an_inode_in_use_is_not_given_out() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let scratch = Scratch::new(64 << 20);
+    let (path, source) = (scratch.file("volume.img"), scratch.file("tree"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), [7; 30_000]).unwrap();
+    std::fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();
+    VolumeBuilder::new(16 << 20).args(["-b", "4096", "-O", "^metadata_csum"]).from_dir(&source).format(&path);
+    let volume = Volume::open(&path, VolumeOptions::read_only()).unwrap();
+    let ino = volume.metadata("/file").unwrap().ino;
+    let free = volume.statfs().unwrap().free_inodes + 1;
+    drop(volume);
+    let plant = format!("freei <{ino}>\nset_bg 0 free_inodes_count {free}\nset_bg 0 checksum calc\n");
+    uext4_testkit::oracle::debugfs_script(&path, &plant);
+    let volume = Volume::open(&path, VolumeOptions::read_write()).unwrap();
+    let file = volume.open_file("/file", OpenOptions::new().read(true)).unwrap();
+    let made = volume.open_file("/new", OpenOptions::new().write(true).create(true)).map(drop);
+    match made {
+        Err(Error::Corrupt(corrupt)) => assert_eq!(corrupt.place.inode, Some(ino), "{corrupt}"),
+        other => panic!("{other:?}"),
+    }
+    // The volume goes on, and the file is as it was.
+    volume.set_permissions("/file", 0o600, true).unwrap();
+    let mut bytes = [0; 30_000];
+    assert_eq!(file.read_any_at(&mut bytes, 0).unwrap(), 30_000);
+    assert!(bytes == [7; 30_000]);
 }

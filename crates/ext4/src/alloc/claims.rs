@@ -6,8 +6,8 @@
 //!
 //! A growing file also gets a *window*: blocks after its last ones, claimed for its next appends, as many as it already
 //! has. So files that grow side by side stay contiguous, and most appends need no search. Windows exist in memory only.
-//! They are released when the file is closed, when others find no room, and when there are many. So small files that are made
-//! one after another lie side by side, and a search for blocks finds no holes between them.
+//! They are released when the file is closed, when others find no room, and when there are many. So small files that
+//! are made one after another lie side by side, and a search for blocks finds no holes between them.
 
 use super::search::{self, Run, Wish};
 use super::shared::{Account, FreeSpace, Groups};

@@ -25,7 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
 use uext4_ondisk::ext4::Timestamp;
-use uext4_ondisk::{Group, Ino, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// The free space of a volume.
 pub(crate) struct FreeSpace {
@@ -127,14 +127,25 @@ impl FreeSpace {
 
     /// Creates an inode, in the group that the policy chooses (`spread.rs`) or in a later one.
     ///
+    /// `is_known`: whether an inode is in memory. A free one never is, unless the bitmap is wrong.
+    ///
     /// # Errors
-    /// [`Error::NoSpace`] if none is free; as of [`inode::make`].
-    pub(crate) fn make_inode(&self, blocks: &mut impl Blocks, near: &Near, new: &NewInode) -> Result<Draft> {
+    /// [`Error::NoSpace`] if none is free; [`Error::Corrupt`]; as of [`inode::make`].
+    pub(crate) fn make_inode(
+        &self,
+        blocks: &mut impl Blocks,
+        near: &Near,
+        new: &NewInode,
+        is_known: impl FnOnce(Ino) -> bool,
+    ) -> Result<Draft> {
         let account = self.account.lock();
         let _groups = self.groups.lock();
         let (parent, _) = place_of_inode(blocks, near.parent)?;
         let group = spread::choose(blocks, near, parent, new.is_directory())?;
         let ino = account.allocator.find_inode(blocks, group)?;
+        if is_known(ino) {
+            return Err(Corrupt::from(CorruptKind::InodeInUse).in_inode(ino).into());
+        }
         inode::make(blocks, ino, new)
     }
 

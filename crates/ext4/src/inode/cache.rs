@@ -79,6 +79,13 @@ impl Ext4State {
         self.inodes.find(ino)
     }
 
+    /// Whether the inode is in memory.
+    pub(crate) fn knows_inode(&self, ino: Ino) -> bool {
+        let table = self.inodes.shard(ino).table.lock();
+        let is_nameless = || table.nameless.get(&ino).and_then(Weak::upgrade).is_some();
+        table.entries.contains_key(&ino) || is_nameless()
+    }
+
     /// From now on inodes stay until their times are written: the volume is open for writing.
     pub(crate) fn keep_times(&mut self) {
         self.inodes.keeps_times = true;

@@ -293,7 +293,7 @@ pub(super) fn make(
     let spread = name.filter(|_| new.is_directory() && is_top(parent));
     let spread = spread.map(|name| dir::spread_hash(files.state, parent, name));
     let near = Near { parent: parent.ino(), last: parent.last_group(), spread };
-    let mut made = files.space.make_inode(blocks, &near, new)?;
+    let mut made = files.space.make_inode(blocks, &near, new, |ino| files.state.knows_inode(ino))?;
     if let Some((group, _)) = files.state.superblock.geometry.group_of_inode(made.ino) {
         parent.made_in(group);
     }
