@@ -11,12 +11,13 @@ use super::arm::Arm;
 use super::changing;
 use super::error::{BenchError, Doing, Result};
 use super::measure::Case;
+use super::metadata::{self, METADATA};
 use super::probes::{self, Found, Probe};
 use super::report::model::{Interval, Measured, MeasuredArm, Report};
 use super::report::{table, words};
 use super::run::{Event, Job, begin};
 use super::scenario;
-use super::settings::Timing;
+use super::settings::{Settings, Timing};
 use super::statistics::Ratio;
 use super::volume::given::Source;
 use super::volume::{Layout, MEMORY_DIR, Scratch, Standard, tool};
@@ -166,6 +167,14 @@ const PROMISES: &[Promise] = &[
     promise("first-write", Standard::Zram, "on/kernel", 1.0, 1.5).of_shape(scenario::SHARED[2]),
 ];
 
+/// Promises of `metadata`: measurements, ratio, floor and goal.
+const NAMES: [(&[&str], &str, f64, f64); 4] = [
+    (&["create-1-directory", "stat-1-directory", "unlink-1-directory"], "on/kernel", 0.7, 1.5),
+    (&["create-1000-directories", "stat-1000-directories", "unlink-1000-directories"], "on/kernel", 0.7, 1.5),
+    (&["durable-create-1-directory", "durable-create-1000-directories"], "on/kernel", 1.0, 2.0),
+    (&["create-8-threads", "stat-8-threads", "unlink-8-threads"], "on/one-thread", 1.4, 1.8),
+];
+
 /// Outcome of the promises.
 #[derive(Debug)]
 pub struct Floors {
@@ -192,7 +201,7 @@ pub type Process<'a> = &'a dyn Fn(Probe, &Path) -> Command;
 /// Parts with promises: scenarios, and measurements without a scenario.
 pub fn floor_parts() -> Vec<&'static str> {
     let mut parts: Vec<_> = PROMISES.iter().map(|promise| promise.scenario).collect();
-    parts.extend([scenario::LOOKUP_SCALING, CONVERSION, MEMORY, OPEN, MKFS]);
+    parts.extend([scenario::LOOKUP_SCALING, METADATA, CONVERSION, MEMORY, OPEN, MKFS]);
     let mut seen = BTreeSet::new();
     parts.retain(|part| seen.insert(*part));
     parts
@@ -232,6 +241,13 @@ pub fn floors(
     lines.extend(shared.iter().map(commits_line));
     lines.extend(alone.iter().map(alone_line));
     report.scenarios.extend([lookup, one, eight, shared, alone].into_iter().flatten());
+    if asked(METADATA) {
+        let kernel = rustix::process::geteuid().is_root();
+        let measured = metadata::run(&Settings { kernel, timing, ..Settings::default() }, tell)?;
+        lines.extend(names_lines(&measured));
+        lines.push(names_memory_line(process)?);
+        report.scenarios.extend(measured);
+    }
     if asked(CONVERSION) {
         lines.push(conversion_line(&changing::conversion()?));
     }
@@ -311,7 +327,8 @@ fn verdict(value: f64, floor: f64, goal: f64) -> Verdict {
 fn ratio_line(promise: &Promise, measured: &Measured) -> Line {
     let cpu = if promise.cpu { "cpu " } else { "" };
     let ((_, qd), device) = (measured.lanes(), &measured.device);
-    let what = format!("{} on {device}, qd {qd}: {cpu}{}", measured.title(), promise.ratio);
+    let depth = if promise.scenario == METADATA { String::new() } else { format!(", qd {qd}") };
+    let what = format!("{} on {device}{depth}: {cpu}{}", measured.title(), promise.ratio);
     let sign = if promise.goal < promise.floor { '≤' } else { '≥' };
     let (floor, goal) = (format!("{sign} {}", promise.floor), format!("{sign} {}", promise.goal));
     let Some((median, interval)) = promise.found(measured) else {
@@ -319,6 +336,17 @@ fn ratio_line(promise: &Promise, measured: &Measured) -> Line {
     };
     let shown = words::ratio(median, interval);
     Line { what, floor, goal, measured: shown, verdict: verdict(median, promise.floor, promise.goal) }
+}
+
+/// A line for each of [`NAMES`].
+fn names_lines(measured: &[Measured]) -> Vec<Line> {
+    let of = |(shapes, ratio, floor, goal): &(&'static [&'static str], &'static str, f64, f64)| {
+        let shown = measured.iter().filter(|one| shapes.contains(&one.shape.as_deref().unwrap_or_default()));
+        // The place is the measurement's own, whatever the promise names.
+        let promise = promise(METADATA, Standard::Loop, ratio, *floor, *goal);
+        shown.map(|one| ratio_line(&promise, one)).collect::<Vec<_>>()
+    };
+    NAMES.iter().flat_map(of).collect()
 }
 
 fn counter(arm: &MeasuredArm, name: &str) -> u64 {
@@ -468,6 +496,15 @@ fn memory_line(process: Process<'_>) -> Result<Line> {
     Ok(cost_line(what, "MiB", found, (256.0, 64.0)))
 }
 
+/// Memory used while files are made. They have no contents, which would take memory of the image.
+fn names_memory_line(process: Process<'_>) -> Result<Line> {
+    let image = metadata::image_for_memory()?;
+    let found = probes::ask(process(Probe::MakeFiles, image.path()))?;
+    image.check()?;
+    let what = "10⁶ files made in 1000 directories, tmpfs file: resident memory";
+    Ok(cost_line(what, "MiB", Some(mib(found.resident_bytes)), (256.0, 96.0)))
+}
+
 /// A conversion in a file of many extents costs at most this many times one in a file of ten.
 fn conversion_line(ratio: &Ratio) -> Line {
     Line {
@@ -526,6 +563,24 @@ mod tests {
             assert!(promise.depths.iter().all(|depth| scenario.depths.contains(depth)));
             assert_eq!(promise.goal < promise.floor, promise.cpu, "less processor time is better");
         }
+    }
+
+    #[test]
+    fn every_measurement_of_names_is_promised_once() {
+        let mut promised: Vec<&str> = NAMES.iter().flat_map(|(shapes, ..)| shapes.iter().copied()).collect();
+        let mut measured = metadata::names();
+        promised.sort_unstable();
+        measured.sort_unstable();
+        assert_eq!(promised, measured);
+        let mut report = sample(1000.0, 0.65);
+        report.scenarios[0].shape = Some("create-1-directory".into());
+        let [line] = &names_lines(&report.scenarios)[..] else { panic!("one was measured") };
+        assert_eq!(line.verdict, Verdict::Absent, "without the kernel");
+        let (ratio, interval) = (0.65, report.scenarios[0].ratio_intervals["on/raw"]);
+        report.scenarios[0].ratios.insert("on/kernel".into(), ratio);
+        report.scenarios[0].ratio_intervals.insert("on/kernel".into(), interval);
+        let [line] = &names_lines(&report.scenarios)[..] else { panic!("one was measured") };
+        assert_eq!((line.verdict, line.floor.as_str()), (Verdict::Missed, "≥ 0.7"));
     }
 
     #[test]

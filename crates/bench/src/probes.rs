@@ -1,6 +1,7 @@
 //! Measurements in a separate process: peak memory is meaningful only if the process did nothing else.
 
 use crate::error::{BenchError, Doing, Result};
+use crate::metadata;
 use crate::ops::mix;
 use crate::volume::{self, Zram};
 use crate::work::fill;
@@ -20,6 +21,8 @@ pub enum Probe {
     Open,
     /// Files without contents are written for the first time.
     FirstWrites,
+    /// A million files are made.
+    MakeFiles,
 }
 
 /// Its result.
@@ -38,6 +41,10 @@ impl Probe {
         let ns = match self {
             Probe::Open => open(device),
             Probe::FirstWrites => first_writes(device, FIRST_WRITES),
+            Probe::MakeFiles => {
+                let start = Instant::now();
+                metadata::make_files(device).map(|()| since(start))
+            }
         }?;
         let found = Found { ns, resident_bytes: resident_at_most()? };
         serde_json::to_string(&found).map_err(|error| BenchError::failed(error.to_string()))

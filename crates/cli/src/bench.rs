@@ -97,6 +97,9 @@ pub struct BenchArgs {
     /// Writes 10 GiB into an empty volume and prints time and memory: a child process of --floors.
     #[arg(long, value_name = "DEVICE", hide = true, exclusive = true)]
     pub first_writes_probe: Option<PathBuf>,
+    /// Makes a million files in an empty volume and prints time and memory: a child process of --floors.
+    #[arg(long, value_name = "IMAGE", hide = true, exclusive = true)]
+    pub make_files_probe: Option<PathBuf>,
 }
 
 /// The arms that can be requested, with their help.
@@ -129,7 +132,11 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     if globals.trace.is_some() {
         return Err(CliError::usage("a traced measurement would measure the tracing: run bench by itself"));
     }
-    let probes = [(Probe::Open, &args.open_probe), (Probe::FirstWrites, &args.first_writes_probe)];
+    let probes = [
+        (Probe::Open, &args.open_probe),
+        (Probe::FirstWrites, &args.first_writes_probe),
+        (Probe::MakeFiles, &args.make_files_probe),
+    ];
     for (probe, device) in probes {
         if let Some(device) = device {
             print((probe.run(device)? + "\n").as_bytes())?;
@@ -150,6 +157,7 @@ pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
         let option = match probe {
             Probe::Open => "--open-probe",
             Probe::FirstWrites => "--first-writes-probe",
+            Probe::MakeFiles => "--make-files-probe",
         };
         let mut command = Command::new(&program);
         command.args(["bench", option]).arg(device);
@@ -290,7 +298,7 @@ mod tests {
         for line in ["bench --rounds 39", "bench --mkfs", "bench --floors --files 1000"] {
             assert!(parsed(line).is_err(), "{line}");
         }
-        for line in ["bench --only open", "bench --floors --only metadata"] {
+        for line in ["bench --only open", "bench --floors --only made-up"] {
             assert!(parsed(line).is_err(), "{line}");
         }
         assert_eq!(parsed("bench --floors --only append,open").unwrap().only, ["append", "open"]);

@@ -6,6 +6,7 @@
 //!
 //! Reading path: `names` (which files a slice has) → `sides` (who makes them) → `turns` (threads and clocks).
 
+mod memory;
 mod names;
 mod sides;
 mod turns;
@@ -19,6 +20,7 @@ use crate::report::model::{self, Measured};
 use crate::run::Event;
 use crate::settings::Settings;
 use crate::work::Latencies;
+pub use memory::{image as image_for_memory, make as make_files};
 use names::{Spread, Tree};
 use sides::{Kernel, Library, Side};
 use turns::{Operation, Turns};
@@ -100,6 +102,12 @@ impl Shape {
     }
 }
 
+/// Names of its measurements, which JSON has as `shape`.
+#[cfg(test)]
+pub fn names() -> Vec<String> {
+    SHAPES.iter().flat_map(|shape| shape.operations.iter().map(|&one| shape.name(one))).collect()
+}
+
 /// Why `metadata` cannot follow these settings.
 pub fn unsuited(asked: &Settings) -> Option<&'static str> {
     if asked.device.is_some() {
@@ -133,7 +141,7 @@ fn measure(
     let arms = shape.arms(asked.kernel);
     let turns = tree.slices * arms.len() as u64 * shape.operations.len() as u64;
     let begin = |turns| Event::Begin { title: format!("{METADATA}, {}", shape.place), turns };
-    let twins = Twins::new(arms.len(), &tree)?;
+    let twins = Twins::new(arms.len(), &tree, FILE_BYTES)?;
     let mut sides: Vec<Box<dyn Side>> = Vec::new();
     for (&(arm, _), image) in arms.iter().zip(&twins.images) {
         sides.push(match arm {
@@ -165,7 +173,7 @@ fn measure(
             scenario: METADATA.into(),
             shape: Some(shape.name(operation)),
             switch: None,
-            device: twins.label(asked.kernel && shape.rival == Rival::Kernel).into(),
+            device: twins::LABEL.into(),
             engine: "file".into(),
             polled: false,
             seconds: seconds.sum(),
@@ -192,8 +200,7 @@ mod tests {
 
     #[test]
     fn every_measurement_has_a_name_of_its_own() {
-        let names = SHAPES.iter().flat_map(|shape| shape.operations.iter().map(|&one| shape.name(one)));
-        let names: Vec<String> = names.collect();
+        let names = names();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
         assert_eq!(names.len(), 11);
         assert_eq!(names[0], "create-1-directory");

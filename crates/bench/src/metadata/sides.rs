@@ -44,6 +44,11 @@ impl Library {
         let volume = Volume::open_spec(&DeviceSpec::file(image), options);
         volume.map(Library).doing(|| format!("open {}", image.display()))
     }
+
+    /// The volume.
+    pub fn volume(&self) -> &Volume {
+        &self.0
+    }
 }
 
 impl Side for Library {

@@ -1,15 +1,17 @@
 //! Volumes that are formatted alike, one for each arm.
 
-use super::FILE_BYTES;
 use super::names::Tree;
 use crate::error::{Doing, Result};
 use crate::volume::{Scratch, tool};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The same name and the same hash of names for all: their directories have the same shape.
 const UUID: &str = "5f2c3a60-6f0e-4b1a-9a57-2c1d7e3b9a10";
+
+/// The device as JSON and tables name it.
+pub const LABEL: &str = "tmpfs file";
 
 /// The volumes.
 #[derive(Debug)]
@@ -20,11 +22,11 @@ pub struct Twins {
 }
 
 impl Twins {
-    /// `count` empty volumes with room for the files of `tree`.
-    pub fn new(count: usize, tree: &Tree) -> Result<Twins> {
+    /// `count` empty volumes with room for the files of `tree`, each with `file_bytes` bytes.
+    pub fn new(count: usize, tree: &Tree, file_bytes: u32) -> Result<Twins> {
         let inodes = (tree.files + tree.directories + 1000) * 5 / 4;
         // A directory has two blocks at least, and a name takes less than 64 bytes of a half full one.
-        let contents = tree.files * (u64::from(FILE_BYTES) + 64) + tree.directories * 8192 + inodes * 256;
+        let contents = tree.files * (u64::from(file_bytes) + 64) + tree.directories * 8192 + inodes * 256;
         let bytes = (contents * 5 / 4 + (128 << 20)).next_multiple_of(1 << 20);
         let scratch = Scratch::new(count as u64 * bytes)?;
         let mut images = Vec::new();
@@ -41,9 +43,9 @@ impl Twins {
         Ok(Twins { images, _scratch: scratch })
     }
 
-    /// The device as JSON and tables name it.
-    pub fn label(&self, kernel: bool) -> &'static str {
-        if kernel { "tmpfs file (kernel: loop over one)" } else { "tmpfs file" }
+    /// The only one of them, or the first.
+    pub fn path(&self) -> &Path {
+        self.images.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
     /// `e2fsck -fn` of each. None may be in use.
