@@ -337,6 +337,8 @@ struct uext4_options {
   uint64_t inode_budget;
   // Which optimisations are off, such as `"simple-read=off"`; NULL: none.
   const char *switches;
+  // Bytes of names kept in memory after they were looked up, absent ones too; 0: 8 MiB, `UINT64_MAX`: none.
+  uint64_t name_budget;
 };
 
 // Space and inodes of a volume. Blocks are blocks of the volume.

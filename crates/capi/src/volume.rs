@@ -52,6 +52,8 @@ pub struct uext4_options {
     pub inode_budget: u64,
     /// Which optimisations are off, such as `"simple-read=off"`; NULL: none.
     pub switches: *const c_char,
+    /// Bytes of names kept in memory after they were looked up, absent ones too; 0: 8 MiB, `UINT64_MAX`: none.
+    pub name_budget: u64,
 }
 
 /// Space and inodes of a volume. Blocks are blocks of the volume.
@@ -124,6 +126,7 @@ unsafe fn known_options(given: *const uext4_options) -> Result<uext4_options> {
         map_budget: 0,
         inode_budget: 0,
         switches: std::ptr::null(),
+        name_budget: 0,
     };
     if given.is_null() {
         return Ok(known);
@@ -171,6 +174,10 @@ fn options_of(given: &uext4_options) -> Result<VolumeOptions> {
     }
     if given.inode_budget > 0 {
         options = options.inode_budget(bytes(given.inode_budget));
+    }
+    if given.name_budget > 0 {
+        let kept = if given.name_budget == u64::MAX { 0 } else { bytes(given.name_budget) };
+        options = options.name_budget(kept);
     }
     Ok(options)
 }

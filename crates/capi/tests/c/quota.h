@@ -2,7 +2,7 @@
 
 static int quotas(const char *image)
 {
-    struct uext4_options options = {.size = sizeof options, .flags = UEXT4_OPEN_WRITE};
+    struct uext4_options options = {.size = sizeof options, .flags = UEXT4_OPEN_WRITE, .name_budget = UINT64_MAX};
     struct uext4_caller user = {.uid = 1000, .gid = 1000};
     struct uext4_quota quota, limits = {.space_hard = 10000, .inodes_soft = 1, .inodes_hard = 2};
     struct uext4_file *file = NULL;
