@@ -168,7 +168,8 @@ const PROMISES: &[Promise] = &[
 ];
 
 /// Promises of `metadata`: measurements, ratio, floor and goal.
-const NAMES: [(&[&str], &str, f64, f64); 4] = [
+const NAMES: [(&[&str], &str, f64, f64); 5] = [
+    (&[metadata::READ_COLD], "on/kernel", 0.9, 1.1),
     (&["create-1-directory", "stat-1-directory", "unlink-1-directory"], "on/kernel", 0.7, 1.5),
     (&["create-1000-directories", "stat-1000-directories", "unlink-1000-directories"], "on/kernel", 0.7, 1.5),
     (&["durable-create-1-directory", "durable-create-1000-directories"], "on/kernel", 1.0, 2.0),

@@ -6,6 +6,7 @@
 //!
 //! Reading path: `names` (which files a slice has) → `sides` (who makes them) → `turns` (threads and clocks).
 
+mod cold;
 mod memory;
 mod names;
 mod sides;
@@ -14,10 +15,11 @@ mod twins;
 
 use crate::arm::Arm;
 use crate::error::Result;
-use crate::load::Meter;
+use crate::load::{Load, Meter};
 use crate::measure::{measured_arm, ratios_of};
 use crate::report::model::{self, Measured};
 use crate::run::Event;
+use crate::runner::Slice;
 use crate::settings::Settings;
 use crate::work::Latencies;
 pub use memory::{image as image_for_memory, make as make_files};
@@ -55,6 +57,9 @@ struct Shape {
     operations: &'static [Operation],
     rival: Rival,
 }
+
+/// The measurement of reading, which needs the kernel.
+pub const READ_COLD: &str = "read-cold-1000-directories";
 
 const ALL: &[Operation] = &[Operation::Create, Operation::Stat, Operation::Unlink];
 
@@ -105,7 +110,8 @@ impl Shape {
 /// Names of its measurements, which JSON has as `shape`.
 #[cfg(test)]
 pub fn names() -> Vec<String> {
-    SHAPES.iter().flat_map(|shape| shape.operations.iter().map(|&one| shape.name(one))).collect()
+    let shapes = SHAPES.iter().flat_map(|shape| shape.operations.iter().map(|&one| shape.name(one)));
+    shapes.chain([READ_COLD.to_owned()]).collect()
 }
 
 /// Why `metadata` cannot follow these settings.
@@ -124,6 +130,9 @@ pub fn run(asked: &Settings, tell: &mut dyn FnMut(Event)) -> Result<Vec<Measured
         let slices = u64::from(asked.timing.rounds).min(files / shape.threads as u64).max(1);
         let tree = Tree { files, directories: shape.directories, spread: shape.spread, slices };
         all.extend(measure(shape, tree, asked, tell)?);
+    }
+    if asked.kernel {
+        all.push(read_cold(asked, tell)?);
     }
     let missing = "the kernel's ext4 was not measured: it is with --kernel, which needs root";
     if let Some(first) = all.first_mut().filter(|_| !asked.kernel) {
@@ -160,37 +169,59 @@ fn measure(
         let sides = arms.iter().zip(&sides).map(|(&(arm, threads), side)| (arm, threads, &**side)).collect();
         let turns = Turns { tree: &tree, sides, durable: shape.durable };
         let slices = turns.run(operation, &mut || tell(Event::Turn))?;
-        let of = |&(arm, threads): &(Arm, usize)| {
-            let own: Vec<_> = slices.iter().filter(|slice| slice.arm == arm).collect();
-            measured_arm(arm, (threads, 1), operation.bytes(), &own, &Latencies::new()?)
-        };
-        let measured = arms.iter().map(of).collect::<Result<Vec<_>>>()?;
-        let (ratios, cpu_ratios) = ratios_of(&slices);
-        let load = meter.load();
-        let seconds =
-            slices.iter().filter(|slice| slice.arm == Arm::On).map(|slice| slice.wall.as_secs_f64());
-        all.push(Measured {
-            scenario: METADATA.into(),
-            shape: Some(shape.name(operation)),
-            switch: None,
-            device: twins::LABEL.into(),
-            engine: "file".into(),
-            polled: false,
-            seconds: seconds.sum(),
-            rounds: tree.slices as u32,
-            arms: measured,
-            ratios: model::medians(&ratios),
-            ratio_intervals: model::intervals(&ratios),
-            cpu_ratios: model::medians(&cpu_ratios),
-            cpu_ratio_intervals: model::intervals(&cpu_ratios),
-            load,
-            e2fsck: "clean".into(),
-            notes: load.and_then(|load| load.warning()).into_iter().collect(),
-        });
+        all.push(measured(shape.name(operation), operation.bytes(), &arms, &slices, meter.load())?);
     }
     sides.into_iter().try_for_each(Side::close)?;
     twins.check()?;
     Ok(all)
+}
+
+/// A measurement of these slices. `arms`: with the threads of each.
+fn measured(
+    name: String,
+    bytes: u32,
+    arms: &[(Arm, usize)],
+    slices: &[Slice],
+    load: Option<Load>,
+) -> Result<Measured> {
+    let of = |&(arm, threads): &(Arm, usize)| {
+        let own: Vec<_> = slices.iter().filter(|slice| slice.arm == arm).collect();
+        measured_arm(arm, (threads, 1), bytes, &own, &Latencies::new()?)
+    };
+    let (ratios, cpu_ratios) = ratios_of(slices);
+    let on = || slices.iter().filter(|slice| slice.arm == Arm::On);
+    Ok(Measured {
+        scenario: METADATA.into(),
+        shape: Some(name),
+        switch: None,
+        device: twins::LABEL.into(),
+        engine: "file".into(),
+        polled: false,
+        seconds: on().map(|slice| slice.wall.as_secs_f64()).sum(),
+        rounds: on().count() as u32,
+        arms: arms.iter().map(of).collect::<Result<_>>()?,
+        ratios: model::medians(&ratios),
+        ratio_intervals: model::intervals(&ratios),
+        cpu_ratios: model::medians(&cpu_ratios),
+        cpu_ratio_intervals: model::intervals(&cpu_ratios),
+        load,
+        e2fsck: "clean".into(),
+        notes: load.and_then(|load| load.warning()).into_iter().collect(),
+    })
+}
+
+/// The kernel reads a tree of the library, and one of its own.
+fn read_cold(asked: &Settings, tell: &mut dyn FnMut(Event)) -> Result<Measured> {
+    let files = asked.files.unwrap_or(FILES);
+    let slices = u64::from(asked.timing.rounds).min(MANY.directories);
+    let tree = Tree { files, directories: MANY.directories, spread: MANY.spread, slices };
+    tell(Event::Begin { title: format!("{METADATA}, {READ_COLD}"), turns: 2 * slices });
+    let meter = Meter::start();
+    let slices = cold::run(&tree, asked.switches, &mut || tell(Event::Turn))?;
+    let arms = [(Arm::On, 1), (Arm::Kernel, 1)];
+    let mut measured = measured(READ_COLD.into(), FILE_BYTES, &arms, &slices, meter.load())?;
+    measured.notes.push("the kernel reads both: the arm is who wrote the tree".into());
+    Ok(measured)
 }
 
 #[cfg(test)]
@@ -202,7 +233,7 @@ mod tests {
     fn every_measurement_has_a_name_of_its_own() {
         let names = names();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
-        assert_eq!(names.len(), 11);
+        assert_eq!(names.len(), 12);
         assert_eq!(names[0], "create-1-directory");
         assert!(names.iter().any(|name| name == "durable-create-1000-directories"));
     }

@@ -5,6 +5,7 @@ use crate::error::{BenchError, Doing, Result};
 use crate::session::Mount;
 use crate::volume::Loop;
 use rustix::fs::{AtFlags, Mode, OFlags};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use uext4::{Buffer, Caller, DeviceSpec, OpenOptions, Stats, Switches, Volume, VolumeOptions};
 
@@ -99,6 +100,13 @@ impl Kernel {
     pub fn mount(image: &Path) -> Result<Kernel> {
         let device = Loop::attach(image)?;
         Ok(Kernel { mount: Mount::new(device.path())?, _device: device })
+    }
+}
+
+impl Kernel {
+    /// The mount's root directory.
+    pub fn root(&self) -> &OwnedFd {
+        self.mount.root()
     }
 }
 
