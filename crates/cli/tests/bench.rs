@@ -304,7 +304,7 @@ fn changes_are_told_and_foreign_json_is_refused_first() {
 #[test]
 fn bad_usage_is_exit_2() {
     for arguments in [
-        &["metadata"][..],
+        &["no-such-scenario"][..],
         &["--rounds", "10"],
         &["--mkfs"],
         &["--force"],

@@ -330,6 +330,10 @@ fn a_soft_limit_holds_after_its_time_of_grace() {
     assert!(until > 0);
     std::thread::sleep(std::time::Duration::from_millis(2100));
     is_exceeded(file.write_at(&filled(64 << 10), 128 << 10), QuotaLimit::Space);
+    // Limits that are set again give the time of grace again.
+    volume.set_quota(QuotaKind::User, 1000, &soft).unwrap();
+    assert!(entry().block_time > until);
+    file.write_at(&filled(1024), 128 << 10).unwrap();
     volume.open_file("/two", new_file(1000, 1).limited(true)).unwrap();
     assert!(entry().inode_time > until);
     file.set_len(1024).unwrap();
@@ -387,4 +391,33 @@ fn quotas_are_listed() {
         bad.bytes[at..at + 4].copy_from_slice(&(child + slot as u32 % 3).to_le_bytes());
     }
     assert!(common::open_ro(bad.device()).quotas(QuotaKind::User).is_err());
+}
+
+/// A directory that has to grow for the name of a new directory of the same owner: both count.
+#[test]
+fn a_creation_that_needs_two_blocks_does_not_exceed_the_limit() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let (device, volume) = limited(LAYOUTS[0], QuotaLimits::default());
+    let user = Caller::new(1000, 100);
+    let dir = volume.node_at("/", true).unwrap().make_dir("dir", 0o755, &user).unwrap();
+    let used = || volume.quota(QuotaKind::User, 1000).unwrap().unwrap().bytes / 1024;
+    let mut refused = 0;
+    for number in 0..12 {
+        let blocks_hard = used() + 1;
+        let limits = QuotaLimits { blocks_hard, ..QuotaLimits::default() };
+        volume.set_quota(QuotaKind::User, 1000, &limits).unwrap();
+        let name = format!("{number:02}{}", "n".repeat(190));
+        if let Err(error) = dir.make_dir(&name, 0o755, &user) {
+            assert!(matches!(error, Error::QuotaExceeded { .. }), "{error}");
+            refused += 1;
+            volume.set_quota(QuotaKind::User, 1000, &QuotaLimits::default()).unwrap();
+            dir.make_dir(&name, 0o755, &user).unwrap();
+        } else {
+            assert!(used() <= blocks_hard, "{number}: {} KiB", used());
+        }
+    }
+    assert!(refused > 0);
+    drop(dir);
+    volume.close().unwrap();
+    assert_clean(&*device);
 }

@@ -333,9 +333,6 @@ fn add(
         {
             return Ok(Err(limit));
         }
-        if fields.limited {
-            step.obey_limits(parent)?;
-        }
         let mut made = match make(step.blocks, files, parent, Some(name), &fields) {
             Ok(made) => made,
             Err(full) if full.is_full() => return Ok(Err(full)),
@@ -345,7 +342,12 @@ fn add(
         let filled = files
             .inherit_acl(step.blocks, &mut made, acl.as_ref())
             .and_then(|()| contents.fill(step.blocks, files, &mut made, parent.ino()));
-        match filled.and_then(|()| step.insert(parent, name, made.ino, contents.kind())) {
+        // What the inode uses by now counts for its directory too.
+        let limited = filled.and_then(|()| match fields.limited {
+            true => step.obey_limits(parent),
+            false => Ok(()),
+        });
+        match limited.and_then(|()| step.insert(parent, name, made.ino, contents.kind())) {
             Ok(()) => Ok(Ok(Some(made.ino))),
             // The inode is as it was made, or filled. Freeing it undoes everything: at once if it has no blocks. Any
             // other error may leave a partial change.

@@ -10,6 +10,7 @@ use crate::ground::journaled::Journaled;
 use crate::ground::quota::{Quota, QuotaFile};
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 use uext4_ondisk::ext4::{
     QUOTA_LEVELS, QUOTA_ROOT, QuotaEntry, QuotaHeader, QuotaKind, quota_children, quota_entries,
@@ -87,12 +88,10 @@ pub(crate) fn entries(ground: &Ground, kind: QuotaKind) -> Result<Vec<QuotaEntry
     with_file(ground, kind, |file, blocks| {
         let draft = file.draft(blocks)?;
         let header = file.header(blocks, &draft)?;
-        let mut found = List { file, draft, header, blocks, visited: 0, entries: Vec::new() };
-        let mut leaves = Vec::new();
-        found.collect(QUOTA_ROOT, 0, &mut leaves)?;
-        leaves.sort_unstable();
-        leaves.dedup();
-        for leaf in leaves {
+        let (seen, leaves) = (HashSet::new(), BTreeSet::new());
+        let mut found = List { file, draft, header, blocks, seen, leaves, entries: Vec::new() };
+        found.collect(QUOTA_ROOT, 0)?;
+        for leaf in std::mem::take(&mut found.leaves) {
             let entries = found
                 .file
                 .read(blocks, &found.draft, leaf, |bytes| quota_entries(bytes).collect::<Vec<_>>())?;
@@ -108,16 +107,17 @@ struct List<'l, B> {
     draft: Draft,
     header: QuotaHeader,
     blocks: &'l B,
-    visited: u32,
+    /// Blocks of the tree, without the leaves.
+    seen: HashSet<u32>,
+    leaves: BTreeSet<u32>,
     entries: Vec<QuotaEntry>,
 }
 
 impl<B: Blocks> List<'_, B> {
     /// Collects the leaves below a block of the tree.
-    fn collect(&mut self, number: u32, level: u32, leaves: &mut Vec<u32>) -> Result<()> {
-        // In a sound tree each block is below one other.
-        self.visited += 1;
-        if self.visited > self.header.blocks {
+    fn collect(&mut self, number: u32, level: u32) -> Result<()> {
+        // In a sound tree each block is below one other. A leaf may be below several: it has entries of any numbers.
+        if !self.seen.insert(number) {
             let twice = Corrupt::from(CorruptKind::Quota("a block is in its tree twice"));
             return Err(self.file.damage(twice));
         }
@@ -129,9 +129,9 @@ impl<B: Blocks> List<'_, B> {
         for child in children {
             self.header.check_link(child).map_err(|corrupt| self.file.damage(corrupt))?;
             if level + 1 == QUOTA_LEVELS {
-                leaves.push(child);
+                self.leaves.insert(child);
             } else {
-                self.collect(child, level + 1, leaves)?;
+                self.collect(child, level + 1)?;
             }
         }
         Ok(())
@@ -161,6 +161,8 @@ impl Files<'_> {
                 file.update(blocks, place, |entry| {
                     (entry.blocks_soft, entry.blocks_hard) = (limits.blocks_soft, limits.blocks_hard);
                     (entry.inodes_soft, entry.inodes_hard) = (limits.inodes_soft, limits.inodes_hard);
+                    // As in Linux, the time of grace begins anew.
+                    (entry.block_time, entry.inode_time) = (0, 0);
                     set_timers(entry, grace, now);
                 })?;
                 Ok(Ok(()))
