@@ -5,9 +5,10 @@
 //! and nothing else: no orphan, no unwritten extent to convert.
 //!
 //! A growing file also gets a *window*: blocks after its last ones, claimed for its next appends, as many as it already
-//! has. So files that grow side by side stay contiguous, and most appends need no search. Windows exist in memory only.
-//! They are released when the file is closed, when others find no room, and when there are many. So small files that
-//! are made one after another lie side by side, and a search for blocks finds no holes between them.
+//! has (a short first write gets none). So files that grow side by side stay contiguous, and most appends need no
+//! search. Windows exist in memory only. They are released when the file is closed, when others find no room, and when
+//! there are many. So small files that are made one after another lie side by side, and a search for blocks finds no
+//! holes between them.
 
 use super::search::{self, Run, Wish};
 use super::shared::{Account, FreeSpace, Groups};
@@ -176,9 +177,13 @@ impl Account {
     }
 }
 
-/// Size of a window in blocks: as many as the file already has.
+/// Size of a window in blocks: as many as the file already has. A short first write gets none: most such files do not
+/// grow, and until they are closed a window keeps the files of other threads away from each other.
 fn window_blocks(ground: &Ground, ask: &Ask) -> u64 {
     let block = u64::from(ground.superblock.geometry.block_size());
     let bytes = (ask.logical + ask.count).saturating_mul(block);
+    if ask.logical == 0 && bytes < *WINDOW.start() {
+        return 0;
+    }
     bytes.clamp(*WINDOW.start(), *WINDOW.end()) / block
 }

@@ -96,13 +96,36 @@ fn insert(blocks: &mut impl Blocks, space: &FreeSpace, file: &QuotaFile, id: u32
 
 type Page = Box<[u8; QUOTA_BLOCK_SIZE]>;
 
+/// A block of the file that is edited. Others may charge its entries meanwhile.
+struct Edited {
+    /// As it was read; `None` for one that was not used before.
+    was: Option<Page>,
+    now: Page,
+}
+
+impl Edited {
+    fn unused() -> Edited {
+        Edited { was: None, now: Page::new([0; QUOTA_BLOCK_SIZE]) }
+    }
+
+    /// Writes the bytes that were changed; all others stay as they are.
+    fn write_to(&self, place: &mut [u8]) {
+        let Some(was) = &self.was else { return place.copy_from_slice(&self.now[..]) };
+        for ((byte, was), now) in place.iter_mut().zip(&was[..]).zip(&self.now[..]) {
+            if was != now {
+                *byte = *now;
+            }
+        }
+    }
+}
+
 /// An entry being added, in memory: blocks of the file as they will be.
 struct Growth<'g, B> {
     blocks: &'g B,
     file: &'g QuotaFile,
     draft: &'g Draft,
     header: QuotaHeader,
-    pages: BTreeMap<u32, Page>,
+    pages: BTreeMap<u32, Edited>,
 }
 
 impl<B: Blocks> Growth<'_, B> {
@@ -110,9 +133,9 @@ impl<B: Blocks> Growth<'_, B> {
         if !self.pages.contains_key(&number) {
             let mut page = Page::new([0; QUOTA_BLOCK_SIZE]);
             self.file.read(self.blocks, self.draft, number, |bytes| page.copy_from_slice(bytes))?;
-            self.pages.insert(number, page);
+            self.pages.insert(number, Edited { was: Some(page.clone()), now: page });
         }
-        Ok(self.pages.entry(number).or_insert_with(|| Page::new([0; QUOTA_BLOCK_SIZE])))
+        Ok(&mut self.pages.entry(number).or_insert_with(Edited::unused).now)
     }
 
     fn damage(&self, what: &'static str) -> Error {
@@ -144,7 +167,7 @@ impl<B: Blocks> Growth<'_, B> {
                 unused
             }
         };
-        self.pages.insert(number, Page::new([0; QUOTA_BLOCK_SIZE]));
+        self.pages.insert(number, Edited::unused());
         Ok(number)
     }
 
@@ -202,7 +225,7 @@ impl<B: Blocks> Growth<'_, B> {
         Ok(before.encode(&mut self.page(leaf.previous)?[..])?)
     }
 
-    fn finish(mut self) -> Result<BTreeMap<u32, Page>> {
+    fn finish(mut self) -> Result<BTreeMap<u32, Edited>> {
         let (header, kind) = (self.header, self.file.kind);
         header.encode(&mut self.page(0)?[..], kind)?;
         Ok(self.pages)
@@ -215,7 +238,7 @@ fn write(
     space: &FreeSpace,
     file: &QuotaFile,
     draft: &mut Draft,
-    pages: BTreeMap<u32, Page>,
+    pages: BTreeMap<u32, Edited>,
     wanted: u32,
 ) -> Result<Place> {
     let per = blocks.ground().superblock.geometry.block_size() / QUOTA_BLOCK_SIZE as u32;
@@ -239,7 +262,7 @@ fn write(
             for (number, page) in inside {
                 let at = (number % per) as usize * QUOTA_BLOCK_SIZE;
                 if let Some(place) = bytes.get_mut(at..at + QUOTA_BLOCK_SIZE) {
-                    place.copy_from_slice(&page[..]);
+                    page.write_to(place);
                 }
             }
         };
@@ -252,4 +275,22 @@ fn write(
     }
     let home = homes.get(&(wanted / per)).copied().flatten().unwrap_or(Pblk(0));
     Ok((home, (wanted % per) as usize * QUOTA_BLOCK_SIZE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_charge_meanwhile_stays() {
+        let was = Page::new([7; QUOTA_BLOCK_SIZE]);
+        let mut edited = Edited { was: Some(was.clone()), now: was };
+        edited.now[10] = 1;
+        let mut place = [7; QUOTA_BLOCK_SIZE];
+        place[500] = 9;
+        edited.write_to(&mut place);
+        assert_eq!((place[10], place[500], place[11]), (1, 9, 7));
+        Edited::unused().write_to(&mut place);
+        assert_eq!(place, [0; QUOTA_BLOCK_SIZE]);
+    }
 }

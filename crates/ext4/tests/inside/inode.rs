@@ -110,9 +110,26 @@ fn an_attribute_is_no_data() {
     bed.finish();
 }
 
+#[test]
+fn attributes_of_an_inode_that_is_not_in_memory_do_not_load_it() {
+    let bed = Bed::new(2, 1 << 20);
+    let state = bed.volume.state();
+    let seen = bed.volume.symlink_metadata("/0").unwrap();
+    assert!(!state.knows_inode(seen.ino), "it was loaded");
+    let inode = bed.inode(seen.ino);
+    assert_eq!(inode.metadata(state), seen);
+    // What is in memory only is seen, too.
+    bed.change(&inode, Change::Attributes, |draft| draft.disk.uid = 7);
+    assert_eq!(bed.volume.symlink_metadata("/0").unwrap().uid, 7);
+    assert!(matches!(bed.volume.symlink_metadata("/0/"), Err(Error::NotDirectory)));
+    assert!(matches!(bed.volume.symlink_metadata("/2"), Err(Error::NotFound)));
+    assert_eq!(bed.volume.symlink_metadata("/").unwrap(), bed.volume.metadata("").unwrap());
+    drop(inode);
+    bed.finish();
+}
+
 /// All must share one gate and one mapping, so one thread loads and the others wait. After a load that fails or panics
 /// the next one tries.
-/// the next.
 #[test]
 fn an_inode_is_loaded_once() {
     let bed = Bed::new(4, 1 << 20);
