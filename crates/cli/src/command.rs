@@ -7,8 +7,8 @@ use crate::examples::cli;
 use crate::names::{ln, mkdir, mv, rm, rmdir};
 use crate::tracer::Tracer;
 use crate::{
-    bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, out,
-    prepare, quota, stat, text, trace, trim, truncate, xattr,
+    bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, mount,
+    out, prepare, quota, stat, text, trace, trim, truncate, xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -110,6 +110,8 @@ pub enum Command {
     Mkfs(Box<mkfs::MkfsArgs>),
     /// Look for damage, without changing anything.
     Check(check::CheckArgs),
+    /// Mount a volume by FUSE, so that every program can use it.
+    Mount(mount::MountArgs),
     /// Measure performance.
     Bench(bench::BenchArgs),
     /// Print a completion script.
@@ -187,6 +189,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Trim(args) => trim::run(&args, globals),
         Command::Mkfs(args) => mkfs::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),
+        Command::Mount(args) => mount::run(&args, globals),
         Command::Bench(args) => return bench::run(&args, globals),
         Command::Completions(args) => documents::completions::<Cli>(&args),
         Command::Man(args) => documents::man::<Cli>(&args),

@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 64] = [
+const EXAMPLES: [Example; 66] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -68,6 +68,8 @@ const EXAMPLES: [Example; 64] = [
     ("mkfs -n /dev/nvme0n1p3", "what would be created, and where the superblock's backups are"),
     ("mkfs -F -O ^has_journal -m 0 -N 1000 disk.img", "no journal, nothing reserved, few inodes"),
     ("check disk.img", "exit status 1 if there is damage"),
+    ("mount disk.img /mnt", "`umount /mnt` ends it"),
+    ("mount -o ro,allow_other 'disk.img?partition=2' /mnt", "the second partition, read-only, for all users"),
     ("bench", "everything, on temporary volumes"),
     ("bench dsync-overwrite --device disk.img --size 64m", "one scenario, on temporary files"),
     ("completions bash", "a script for the shell to source"),

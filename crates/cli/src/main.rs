@@ -31,6 +31,7 @@ mod ls;
 mod map;
 mod mkfs;
 mod mkfs_missing;
+mod mount;
 mod names;
 mod open;
 mod out;

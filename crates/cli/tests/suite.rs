@@ -23,6 +23,7 @@ mod messages;
 mod misuse;
 mod mkfs;
 mod mmp;
+mod mount;
 mod names;
 mod probes;
 mod quota;

@@ -1,0 +1,168 @@
+//! `uext4 mount`.
+
+mod options;
+
+use crate::args::Globals;
+use crate::error::{self, CliError};
+use crate::open::{OpenHow, device};
+use clap::{Args, ValueHint};
+use options::Options;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use uext4::{Switches, Volume};
+use uext4_fuse::{Ended, Session, Stopper};
+
+/// Set in the process that serves a mount in the background.
+const DAEMON: &str = "UEXT4_MOUNT_DAEMON";
+/// What that process says on standard output when the mount stands.
+const READY: &[u8] = b"mounted\n";
+/// How long the kernel may take to end a mount that nobody uses.
+const END: Duration = Duration::from_secs(10);
+
+/// `uext4 mount`.
+#[derive(Args)]
+#[command(after_long_help = "\
+The command returns when the mount stands; a process in the background serves it. `umount DIR` (or `fusermount3 -u
+DIR` as an ordinary user) ends it, and so does SIGTERM or SIGINT: all is written home then, and the volume is clean. If
+the process is killed, the next use of the volume recovers it.
+
+Options of -o, separated by commas:
+  ro, rw                       read-only (nothing is written, not even by recovery), or not (the default)
+  allow_other                  other users may use it, too; fusermount3 asks for user_allow_other in /etc/fuse.conf
+  default_permissions          always the case: the kernel checks permissions
+  noatime, relatime, strictatime
+                               when reads set the time of access (default: noatime)
+  commit=SECONDS               how long a change may be in memory only, without a sync (default: 5)
+  threads=N                    threads that serve requests
+  suid, nosuid, dev, nodev, exec, noexec
+                               as of mount(8) (default: nosuid,nodev,exec)
+  fsname=NAME, subtype=NAME    what /proc/mounts shows: NAME instead of DEVICE, and fuse.NAME instead of fuse.uext4
+
+syncfs(2) and sync(1) do not reach a FUSE server: what they do not make durable becomes so after commit=SECONDS.
+fsync(2) does.")]
+pub struct MountArgs {
+    /// The device.
+    #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub device: OsString,
+    /// The mount point, a directory.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub directory: PathBuf,
+    /// Serve the mount in this process, until it is unmounted.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Options, separated by commas.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+}
+
+/// Runs it.
+pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
+    let spec = device(&args.device)?;
+    let options = Options::parse(&args.options, &args.device)?;
+    if globals.trace.is_some() {
+        return Err(CliError::usage("mount cannot be traced"));
+    }
+    let daemon = std::env::var_os(DAEMON).is_some();
+    if !args.foreground && !daemon {
+        return in_background();
+    }
+    if daemon {
+        // It leads a group already only if somebody else has started it so.
+        let _leads = rustix::process::setsid();
+    }
+    let host = |path: &Path, action, error: &io::Error| CliError::host(path.as_os_str(), action, error);
+    let directory = std::fs::canonicalize(&args.directory);
+    let directory = directory.map_err(|error| host(&args.directory, "mount", &error))?;
+    let how = OpenHow { write: options.write, ..OpenHow::reading(globals, false, Switches::ON) };
+    let at = |error| CliError::at(&args.device, error);
+    let opened = how.open_device(&spec).map_err(at)?;
+    let volume = Volume::open_device(opened, options.volume()).map_err(at)?;
+    if let Some(loss) = volume.info().recovery.loss() {
+        let message = format!("an older state is seen: {loss}");
+        error::warn(&globals.command, globals.json, &spec.to_string(), &message);
+    }
+    let signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| host(&directory, "mount", &error))?;
+    let connection = uext4_fuse::mount(&directory, &options.mount)
+        .map_err(|error| CliError::failed(directory.as_os_str(), format!("mount: {error}"), error.errno()))?;
+    let session = Session::start(connection, volume, options.threads).map_err(|error| {
+        // Nobody serves it.
+        let _gone = uext4_fuse::unmount(&directory, true);
+        host(&directory, "serve", &error)
+    })?;
+    stop_on(signals, session.stopper()).map_err(|error| host(&directory, "serve", &error))?;
+    if daemon {
+        detach().map_err(|error| host(&directory, "serve", &error))?;
+    }
+    serve(&directory, &session);
+    session.close().map_err(at)
+}
+
+/// Starts this command again, without a terminal, and waits until its mount stands.
+fn in_background() -> Result<(), CliError> {
+    let failed = |error: io::Error| CliError::host(OsStr::new("uext4"), "start the server", &error);
+    let mut server = Command::new(std::env::current_exe().map_err(failed)?)
+        .args(std::env::args_os().skip(1))
+        .env(DAEMON, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut said = Vec::new();
+    if let Some(mut stdout) = server.stdout.take() {
+        stdout.read_to_end(&mut said).map_err(failed)?;
+    }
+    if said == READY {
+        return Ok(());
+    }
+    // It has said why, unless it was killed.
+    let ended = server.wait().map_err(failed)?;
+    match ended.code() {
+        Some(_) => Err(CliError::Told),
+        None => Err(CliError::said(format!("the server ended: {ended}"), libc::EIO)),
+    }
+}
+
+/// The mount stands: tells who waits, and lets go of the terminal and of the working directory.
+fn detach() -> io::Result<()> {
+    std::env::set_current_dir("/")?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let mut stdout = io::stdout();
+    stdout.write_all(READY)?;
+    stdout.flush()?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// A thread that has the session end with the first signal.
+fn stop_on(mut signals: Signals, stopper: Stopper) -> io::Result<()> {
+    let wait = move || {
+        for _signal in signals.forever() {
+            stopper.stop();
+        }
+    };
+    std::thread::Builder::new().name("uext4-signals".into()).spawn(wait)?;
+    Ok(())
+}
+
+/// Serves until the mount is gone. When asked to stop it is unmounted; if somebody uses it, they lose it.
+fn serve(directory: &Path, session: &Session) {
+    if session.wait() == Ended::Unmounted {
+        return;
+    }
+    if uext4_fuse::unmount(directory, false).is_ok() {
+        let _ended = session.wait_for(END);
+        return;
+    }
+    // Files are open. What their mappings have changed is written home first.
+    if let Ok(root) = std::fs::File::open(directory) {
+        let _as_far_as_possible = rustix::fs::syncfs(&root);
+    }
+    let _gone = uext4_fuse::unmount(directory, true);
+}

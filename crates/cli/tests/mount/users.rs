@@ -1,0 +1,179 @@
+//! Several users on one mount: the kernel checks permissions, the server gives owners, strips privileges and keeps
+//! access control lists.
+
+use super::{Mounted, NEEDS, as_user, mode, volume};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use uext4_testkit::{Need, requirement};
+
+fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+/// What the users do: the same here and on the kernel's ext4.
+fn play(root: &Path) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut does = |uid: u32, gid: u32, groups: &str, script: &str| {
+        let (code, said) = as_user(uid, gid, groups, script, root);
+        told.push(format!("{uid} {script}: {code} {}", said.replace(root.to_str().unwrap(), "")));
+    };
+    chmod(root, 0o755);
+    for (name, mode) in [("open", 0o777), ("sticky", 0o1777), ("group", 0o2775), ("closed", 0o700)] {
+        std::fs::create_dir(root.join(name)).unwrap();
+        chmod(&root.join(name), mode);
+    }
+    chown(root.join("group"), None, Some(500)).unwrap();
+    does(1000, 1000, "", "echo a > open/a; echo b > new; echo c > closed/c");
+    does(1000, 1000, "", "umask 027; echo u > open/u; mkdir open/du; stat -c '%u %g %a' open/u open/du");
+    does(1001, 1001, "", "cat open/u; cat open/a; echo x >> open/a; rm -f open/u; ls open");
+    does(1000, 1000, "", "echo s > sticky/s; ln -s s sticky/l");
+    does(1001, 1001, "", "rm -f sticky/s; mv sticky/s sticky/t; echo o > sticky/o");
+    does(1002, 1002, "500", "echo g > group/g; mkdir group/d; stat -c '%u %g %a' group/g group/d");
+    does(1001, 1001, "", "echo g > group/h");
+    does(1000, 1000, "500,7", "touch open/t; chgrp 500 open/t; chgrp 8 open/t; stat -c '%u %g' open/t");
+    does(1000, 1000, "", "chown 1001 open/a; chmod 4755 open/a; stat -c '%u %a' open/a");
+    // Set-id bits go with the first change by somebody else, and stay for root.
+    let target = root.join("open/suid");
+    for change in [
+        "echo x >> open/suid",
+        "truncate -s 3 open/suid",
+        ": > open/suid",
+        "fallocate -l 9000 open/suid",
+        "fallocate -p -l 4096 open/suid",
+        "dd if=open/a of=open/suid conv=notrunc oflag=direct bs=4096 status=none",
+        "python3 -c 'import os; os.copy_file_range(os.open(\"open/a\",0),os.open(\"open/suid\",1),3)'",
+    ] {
+        for (uid, bits) in [(1000, 0o6777), (1000, 0o2767), (0, 0o6777)] {
+            std::fs::write(&target, [7; 5000]).unwrap();
+            chmod(&target, bits);
+            does(uid, uid, "", change);
+            does(uid, uid, "", "stat -c %a open/suid");
+        }
+    }
+    chmod(&target, 0o6777);
+    does(0, 0, "", "chown 1000 open/suid; stat -c %a open/suid");
+    told
+}
+
+#[test]
+fn root_users_may_what_the_kernels_ext4_lets_them() {
+    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("python3")]].concat();
+    if !requirement::require("mount::users::several", &needs) {
+        return;
+    }
+    let (ours, theirs) = (volume(), volume());
+    let mounted = Mounted::new(ours.path(), "allow_other,suid,dev");
+    let found = play(mounted.path());
+    mounted.unmount();
+    ours.assert_clean();
+    let expected = theirs.with_kernel(play);
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+/// Lists and other attributes, the same on both.
+fn attributes(root: &Path) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut does = |uid: u32, script: &str| {
+        let (code, said) = as_user(uid, uid, "", script, root);
+        told.push(format!("{script}: {code} {}", said.replace(root.to_str().unwrap(), "")));
+    };
+    chmod(root, 0o777);
+    does(1000, "umask 077; echo x > f; mkdir d; setfacl -m u:1001:rw f; getfacl -c f; stat -c %a f");
+    does(1001, "cat f; echo more >> f; setfacl -m u:1002:r f");
+    does(1002, "cat f");
+    does(
+        1000,
+        "setfacl -d -m u:1001:rwx,g::rx,o::- d; umask 022; echo y > d/g; mkdir d/e; getfacl -c d/g d/e",
+    );
+    does(1000, "chmod 600 f; getfacl -c f; setfacl -b f; getfacl -c f");
+    does(1000, "setfacl -m u::rw,g::rw,o::r f; stat -c %a f");
+    // Not in the group: set-group-id goes with a new list.
+    does(0, "chgrp 500 f; chmod 2775 f");
+    does(1000, "setfacl -m u:1001:rwx f; stat -c %a f");
+    let script = "python3 -c '
+import os
+def tell(call):
+    try: print(call())
+    except OSError as e: print(e.errno)
+tell(lambda: os.setxattr(\"f\", \"user.a\", b\"value\"))
+tell(lambda: os.setxattr(\"f\", \"user.a\", b\"value\", os.XATTR_CREATE))
+tell(lambda: os.setxattr(\"f\", \"user.b\", b\"value\", os.XATTR_REPLACE))
+tell(lambda: os.setxattr(\"f\", \"user.empty\", b\"\"))
+tell(lambda: os.setxattr(\"f\", \"user.long\", b\"v\" * 3000))
+tell(lambda: os.setxattr(\"f\", \"user.longer\", b\"v\" * 60000))
+tell(lambda: os.setxattr(\"f\", \"trusted.t\", b\"t\"))
+tell(lambda: os.setxattr(\"f\", \"nonsense\", b\"t\"))
+tell(lambda: sorted(os.listxattr(\"f\")))
+tell(lambda: os.getxattr(\"f\", \"user.a\"))
+tell(lambda: os.getxattr(\"f\", \"user.none\"))
+tell(lambda: len(os.getxattr(\"f\", \"user.long\")))
+tell(lambda: os.removexattr(\"f\", \"user.a\"))
+tell(lambda: os.removexattr(\"f\", \"user.a\"))
+os.path.islink(\"l\") or os.symlink(\"f\", \"l\")
+tell(lambda: os.setxattr(\"l\", \"user.a\", b\"value\", follow_symlinks=False))
+'";
+    does(1000, script);
+    does(0, script);
+    told
+}
+
+#[test]
+fn root_attributes_and_lists_are_the_kernels() {
+    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("setfacl"), Need::Tool("python3")]].concat();
+    if !requirement::require("mount::users::attributes", &needs) {
+        return;
+    }
+    let (ours, theirs) = (volume(), volume());
+    let mounted = Mounted::new(ours.path(), "allow_other");
+    let found = attributes(mounted.path());
+    mounted.unmount();
+    ours.assert_clean();
+    let expected = theirs.with_kernel(attributes);
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+/// Flags and times.
+fn flags(root: &Path) -> Vec<String> {
+    let mut told = Vec::new();
+    for script in [
+        "echo x > i; chattr +i i; echo y > i; rm -f i; ln i j; touch i; chmod 600 i; lsattr i | cut -c1-22",
+        "chattr -i i; rm i",
+        "echo x > a; chattr +a a; echo y >> a; echo z > a; truncate -s 0 a; rm -f a; cat a",
+        "dd if=a of=a conv=notrunc status=none; fallocate -p -l 1 a; chattr -a a",
+        "echo x > d; chattr +dA d; lsattr d | cut -c1-22",
+        "mkdir s; chattr +D s; lsattr -d s | cut -c1-22",
+        "touch -d '1960-01-02 03:04:05.123456789 UTC' t; TZ=UTC stat -c '%x %y' t",
+        "touch -d '2400-01-02 03:04:05.123456789 UTC' t; TZ=UTC stat -c '%x %y' t",
+        "touch -a -d '2001-01-01 UTC' t; TZ=UTC stat -c '%x %y' t",
+    ] {
+        let (code, said) = as_user(0, 0, "", script, root);
+        told.push(format!("{script}: {code} {}", said.replace(root.to_str().unwrap(), "")));
+    }
+    told
+}
+
+#[test]
+fn root_flags_and_times_are_the_kernels() {
+    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("chattr")]].concat();
+    if !requirement::require("mount::users::flags", &needs) {
+        return;
+    }
+    let (ours, theirs) = (volume(), volume());
+    let mounted = Mounted::new(ours.path(), "allow_other");
+    let found = flags(mounted.path());
+    assert_eq!(mode(mounted.path()), 0o755);
+    assert_eq!(std::fs::metadata(mounted.path()).unwrap().uid(), 0);
+    mounted.unmount();
+    ours.assert_clean();
+    let expected = theirs.with_kernel(flags);
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.len(), expected.len());
+}

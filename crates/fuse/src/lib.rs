@@ -1,0 +1,23 @@
+//! A FUSE server for ext4 volumes: mounts a [`Volume`](uext4::Volume) of the library, so that every program can use it.
+//!
+//! [`mount`](fn@mount) asks the kernel for a mount (by `fusermount3` if the user is not root), [`Session::start`]
+//! serves it with threads until it is unmounted, and [`Session::close`] writes everything home. The server keeps no
+//! data: the kernel caches what is read, and each write has reached the library when it returns.
+//!
+//! Reading path: `session` (threads, interrupts, the end), `request` and `reply` (the protocol), `server` (one function
+//! per operation), `table` (what the kernel knows by number).
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod dev;
+mod mount;
+mod reply;
+mod request;
+mod server;
+mod session;
+mod table;
+mod transport;
+mod wire;
+
+pub use mount::{Connection, MountError, MountOptions, mount, unmount};
+pub use session::{Ended, Session, Stopper};

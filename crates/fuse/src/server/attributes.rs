@@ -1,0 +1,218 @@
+//! GETATTR, STATX, SETATTR.
+
+use super::{Answer, Served};
+use crate::reply::{Errno, Outcome};
+use crate::request::Request;
+use crate::table::id_of;
+use crate::wire::{
+    Attr, AttrOut, EntryOut, GetattrIn, SetattrIn, Statx, StatxIn, StatxOut, StatxTime, fattr,
+};
+use uext4::{FileKind, InodeFlags, Metadata, Node, SetAttributes, Time, Timestamp};
+
+/// How long the kernel may keep names and attributes, in seconds. All changes go through it.
+pub(super) const VALID: u64 = 3600;
+
+/// The type of a file as in `st_mode`.
+pub(super) fn type_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::Symlink => libc::S_IFLNK,
+    }
+}
+
+/// A device number as the kernel passes it in 32 bits.
+fn device_word((major, minor): (u32, u32)) -> u32 {
+    minor & 0xff | major << 8 | (minor & !0xff) << 12
+}
+
+/// Major and minor number of such a word.
+pub(super) fn device_parts(word: u32) -> (u32, u32) {
+    (word >> 8 & 0xfff, word & 0xff | word >> 12 & 0xf_ff00)
+}
+
+/// Attributes as the kernel takes them.
+fn attr(found: &Metadata) -> Attr {
+    Attr {
+        ino: found.ino.get().into(),
+        size: found.size,
+        blocks: found.blocks,
+        atime: found.accessed.seconds as u64,
+        mtime: found.modified.seconds as u64,
+        ctime: found.changed.seconds as u64,
+        atime_nsec: found.accessed.nanoseconds,
+        mtime_nsec: found.modified.nanoseconds,
+        ctime_nsec: found.changed.nanoseconds,
+        mode: type_bits(found.kind) | found.mode,
+        nlink: found.links,
+        uid: found.uid,
+        gid: found.gid,
+        rdev: device_word(found.rdev),
+        blksize: found.block_size,
+        flags: 0,
+    }
+}
+
+/// A name's node, with its attributes.
+pub(super) fn entry(id: u64, found: &Metadata) -> EntryOut {
+    EntryOut {
+        node: id,
+        generation: found.generation.into(),
+        entry_valid: VALID,
+        attr_valid: VALID,
+        attr: attr(found),
+        ..EntryOut::default()
+    }
+}
+
+fn statx_time(time: Timestamp) -> StatxTime {
+    StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 }
+}
+
+/// Attributes of STATX that are flags of an inode.
+const STATX_FLAGS: [(InodeFlags, i32); 3] = [
+    (InodeFlags::IMMUTABLE, libc::STATX_ATTR_IMMUTABLE),
+    (InodeFlags::APPEND, libc::STATX_ATTR_APPEND),
+    (InodeFlags::NODUMP, libc::STATX_ATTR_NODUMP),
+];
+
+fn statx(found: &Metadata) -> Statx {
+    let birth = found.created.map_or(0, |_| libc::STATX_BTIME);
+    let shown = STATX_FLAGS.iter().filter(|(flag, _)| found.flags.contains(*flag));
+    Statx {
+        mask: libc::STATX_BASIC_STATS | birth,
+        blksize: found.block_size,
+        attributes: shown.fold(0, |all, (_, bit)| all | *bit as u64),
+        attributes_mask: STATX_FLAGS.iter().fold(0, |all, (_, bit)| all | *bit as u64),
+        nlink: found.links,
+        uid: found.uid,
+        gid: found.gid,
+        mode: (type_bits(found.kind) | found.mode) as u16,
+        ino: found.ino.get().into(),
+        size: found.size,
+        blocks: found.blocks,
+        atime: statx_time(found.accessed),
+        btime: found.created.map(statx_time).unwrap_or_default(),
+        ctime: statx_time(found.changed),
+        mtime: statx_time(found.modified),
+        rdev_major: found.rdev.0,
+        rdev_minor: found.rdev.1,
+        ..Statx::default()
+    }
+}
+
+/// The times to set: a given one, or now.
+fn time(valid: u32, set: u32, now: u32, seconds: u64, nanoseconds: u32) -> Option<Time> {
+    if valid & set == 0 {
+        return None;
+    }
+    let given = Timestamp { seconds: seconds as i64, nanoseconds };
+    Some(if valid & now != 0 { Time::Now } else { Time::At(given) })
+}
+
+/// The mode without the bits that a change of the contents strips. Set-group-id of a file that its group may not
+/// execute (once a sign for locks) stays if the caller is in the group, as in Linux.
+fn without_set_id(request: &Request<'_>, mode: u32, gid: u32) -> u32 {
+    let kept = mode & !libc::S_ISUID;
+    let keeps_group = mode & libc::S_ISGID == 0 || mode & libc::S_IXGRP == 0 && request.is_in(gid);
+    if keeps_group { kept } else { kept & !libc::S_ISGID }
+}
+
+impl Served {
+    /// GETATTR.
+    pub(super) fn attributes(&self, request: &Request<'_>) -> Outcome<Answer> {
+        let (_, _): (GetattrIn, _) = request.arguments()?;
+        let found = self.nodes.get(request.header.node)?.attributes();
+        Ok(Answer::of(&AttrOut { attr_valid: VALID, attr: attr(&found), ..AttrOut::default() }))
+    }
+
+    /// STATX: the time of creation besides.
+    pub(super) fn statx(&self, request: &Request<'_>) -> Outcome<Answer> {
+        let (_, _): (StatxIn, _) = request.arguments()?;
+        let found = self.nodes.get(request.header.node)?.attributes();
+        Ok(Answer::of(&StatxOut { attr_valid: VALID, stat: statx(&found), ..StatxOut::default() }))
+    }
+
+    /// SETATTR.
+    pub(super) fn set_attributes(&self, request: &Request<'_>) -> Outcome<Answer> {
+        let (asked, _): (SetattrIn, _) = request.arguments()?;
+        let node = self.nodes.get(request.header.node)?;
+        if asked.valid & fattr::SIZE != 0 {
+            self.resize(request, &node, &asked)?;
+        }
+        let mut set = SetAttributes::new().limited(!request.is_root());
+        if asked.valid & fattr::MODE != 0 {
+            set = set.mode(asked.mode & 0o7777);
+        }
+        if asked.valid & fattr::UID != 0 {
+            set = set.uid(asked.uid);
+        }
+        if asked.valid & fattr::GID != 0 {
+            set = set.gid(asked.gid);
+        }
+        let accessed = time(asked.valid, fattr::ATIME, fattr::ATIME_NOW, asked.atime, asked.atime_nsec);
+        let modified = time(asked.valid, fattr::MTIME, fattr::MTIME_NOW, asked.mtime, asked.mtime_nsec);
+        if let Some(time) = accessed {
+            set = set.accessed(time);
+        }
+        if let Some(time) = modified {
+            set = set.modified(time);
+        }
+        let others = fattr::MODE | fattr::UID | fattr::GID | fattr::ATIME | fattr::MTIME;
+        if asked.valid & others != 0 {
+            node.set_attributes(&set)?;
+        }
+        let found = node.attributes();
+        Ok(Answer::of(&AttrOut { attr_valid: VALID, attr: attr(&found), ..AttrOut::default() }))
+    }
+
+    /// Truncates. A descriptor that was opened for writing may do so whatever the file's flags say since.
+    fn resize(&self, request: &Request<'_>, node: &Node, asked: &SetattrIn) -> Outcome<()> {
+        let open = if asked.valid & fattr::FH != 0 { Some(self.files.get(asked.fh)?) } else { None };
+        match open {
+            Some(open) if open.is_of(request.header.node) && open.takes_positions() => {
+                open.file.set_len(asked.size)?;
+            }
+            _ => node.set_attributes(&SetAttributes::new().size(asked.size))?,
+        }
+        if asked.valid & fattr::KILL_SUIDGID != 0 {
+            strip_set_id(request, node)?;
+        }
+        Ok(())
+    }
+
+    /// Strips set-id bits before a change of the contents that the kernel does not see as one of the attributes.
+    pub(super) fn strip_and_tell(&self, request: &Request<'_>, node: &Node) -> Outcome<()> {
+        if strip_set_id(request, node)? {
+            self.attributes_changed(id_of(&node.attributes()));
+        }
+        Ok(())
+    }
+}
+
+/// Strips set-id bits of a regular file. Returns whether there were any.
+fn strip_set_id(request: &Request<'_>, node: &Node) -> Outcome<bool> {
+    let found = node.attributes();
+    let mode = without_set_id(request, found.mode, found.gid);
+    if found.kind != FileKind::Regular || mode == found.mode {
+        return Ok(false);
+    }
+    node.set_attributes(&SetAttributes::new().mode(mode))?;
+    Ok(true)
+}
+
+/// Strips set-group-id, after a list was set by somebody who is not in the group.
+pub(super) fn strip_set_group(node: &Node) -> Outcome<()> {
+    let mode = node.attributes().mode;
+    if mode & libc::S_ISGID != 0 {
+        node.set_attributes(&SetAttributes::new().mode(mode & !libc::S_ISGID))?;
+    }
+    Ok(())
+}
+
+/// `ESTALE` for what is no longer there.
+pub(super) const STALE: Errno = Errno(libc::ESTALE);

@@ -1,0 +1,158 @@
+//! What the kernel asks for, done by the library: one function per operation. Permissions are checked by the kernel
+//! (`default_permissions`).
+
+mod attributes;
+mod control;
+mod data;
+mod directories;
+mod files;
+mod flags;
+mod names;
+mod xattrs;
+
+pub(crate) use control::{Negotiated, negotiate};
+
+use crate::reply::{Errno, Outcome};
+use crate::request::Request;
+use crate::table::{Handles, Nodes};
+use crate::transport::Channel;
+use crate::wire::{self, OutHeader, op};
+use directories::OpenDirectory;
+use files::OpenFile;
+use std::io::IoSlice;
+use std::sync::Arc;
+use uext4::{Buffer, Volume};
+use zerocopy::{Immutable, IntoBytes};
+
+/// A volume that is mounted, and what the kernel knows of it.
+pub(crate) struct Served {
+    // Nodes and files before the volume, which their drop needs.
+    files: Handles<OpenFile>,
+    directories: Handles<OpenDirectory>,
+    nodes: Nodes,
+    volume: Volume,
+    channel: Arc<dyn Channel>,
+}
+
+/// What a reply holds besides its header.
+pub(crate) enum Payload {
+    /// Nothing.
+    Nothing,
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// So many bytes of the thread's memory.
+    Memory(usize),
+}
+
+/// What an operation gives, and what has to be undone if the kernel does not take it.
+pub(crate) struct Answer {
+    pub(crate) payload: Payload,
+    /// Nodes whose look-ups were counted.
+    lookups: Vec<u64>,
+    file: Option<u64>,
+    directory: Option<u64>,
+}
+
+impl Answer {
+    /// Done, nothing to say.
+    pub(crate) const DONE: Answer =
+        Answer { payload: Payload::Nothing, lookups: Vec::new(), file: None, directory: None };
+
+    fn of(value: &(impl IntoBytes + Immutable)) -> Answer {
+        Answer::bytes(value.as_bytes().to_vec())
+    }
+
+    fn bytes(bytes: Vec<u8>) -> Answer {
+        Answer { payload: Payload::Bytes(bytes), ..Answer::DONE }
+    }
+
+    fn memory(length: usize) -> Answer {
+        Answer { payload: Payload::Memory(length), ..Answer::DONE }
+    }
+}
+
+impl Served {
+    /// A volume of which the kernel knows nothing but the root.
+    ///
+    /// # Errors
+    /// Those of reading the root.
+    pub(crate) fn new(volume: Volume, channel: Arc<dyn Channel>) -> Result<Served, uext4::Error> {
+        let nodes = Nodes::new(&volume)?;
+        Ok(Served { files: Handles::default(), directories: Handles::default(), nodes, volume, channel })
+    }
+
+    /// Lets go of all files and nodes, and gives the volume back.
+    pub(crate) fn into_volume(self) -> Volume {
+        let Served { files, directories, nodes, volume, .. } = self;
+        drop((files, directories, nodes));
+        volume
+    }
+
+    /// Whether the operation waits for what was written before, and so for a device that may hang.
+    pub(crate) fn is_sync(opcode: u32) -> bool {
+        matches!(opcode, op::FSYNC | op::FSYNCDIR | op::SYNCFS)
+    }
+
+    /// Does what a request asks for. `memory` is for data of the reply.
+    pub(crate) fn serve(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
+        match request.header.opcode {
+            op::LOOKUP => self.look_up(request),
+            op::FORGET => self.forget(request),
+            op::BATCH_FORGET => self.forget_several(request),
+            op::GETATTR => self.attributes(request),
+            op::STATX => self.statx(request),
+            op::SETATTR => self.set_attributes(request),
+            op::READLINK => self.read_link(request),
+            op::SYMLINK => self.make_symlink(request),
+            op::MKNOD => self.make_node(request),
+            op::MKDIR => self.make_directory(request),
+            op::UNLINK => self.unlink(request),
+            op::RMDIR => self.remove_directory(request),
+            op::RENAME => self.rename(request),
+            op::RENAME2 => self.rename_with_flags(request),
+            op::LINK => self.link(request),
+            op::OPEN => self.open(request),
+            op::CREATE => self.create(request),
+            op::TMPFILE => self.make_unnamed(request),
+            op::READ => self.read(request, memory),
+            op::WRITE => self.write(request),
+            op::RELEASE => self.release(request),
+            op::FSYNC => self.sync_file(request),
+            op::FALLOCATE => self.fallocate(request),
+            op::LSEEK => self.seek(request),
+            op::COPY_FILE_RANGE => self.copy_range(request, memory),
+            op::OPENDIR => self.open_directory(request),
+            op::READDIR => self.read_directory(request, false),
+            op::READDIRPLUS => self.read_directory(request, true),
+            op::RELEASEDIR => self.release_directory(request),
+            op::FSYNCDIR | op::SYNCFS => self.sync_volume(),
+            op::STATFS => self.statfs(),
+            op::GETXATTR => self.xattr(request),
+            op::LISTXATTR => self.list_xattrs(request),
+            op::SETXATTR => self.set_xattr(request),
+            op::REMOVEXATTR => self.remove_xattr(request),
+            op::IOCTL => self.ioctl(request),
+            op::DESTROY => Ok(Answer::DONE),
+            // FLUSH too: a write has reached the device when it returns. Locks and polls are the kernel's.
+            _ => Err(Errno::NO_OPERATION),
+        }
+    }
+
+    /// Undoes what the kernel did not take.
+    pub(crate) fn undo(&self, answer: Answer) {
+        for id in answer.lookups {
+            self.nodes.forget(id, 1);
+        }
+        drop(answer.file.and_then(|fh| self.files.remove(fh)));
+        drop(answer.directory.and_then(|fh| self.directories.remove(fh)));
+    }
+
+    /// Has the kernel ask for the attributes of an inode again.
+    fn attributes_changed(&self, id: u64) {
+        let told = wire::InvalInodeOut { node: id, offset: -1, length: 0 };
+        let len = (size_of::<OutHeader>() + size_of_val(&told)) as u32;
+        let header = OutHeader { len, error: wire::NOTIFY_INVAL_INODE, unique: 0 };
+        // It fails if the kernel does not know the inode any more.
+        let _forgotten = self.channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(told.as_bytes())]);
+    }
+}

@@ -1,0 +1,58 @@
+//! Extended attributes and access control lists.
+
+use super::attributes::strip_set_group;
+use super::{Answer, Served};
+use crate::reply::{Errno, Outcome};
+use crate::request::Request;
+use crate::wire::{GetxattrIn, GetxattrOut, SETXATTR_ACL_KILL_SGID, SetxattrIn};
+use uext4::XattrFlags;
+
+/// A value, or its length if the caller has no room yet.
+fn value(value: Vec<u8>, room: u32) -> Outcome<Answer> {
+    match room as usize {
+        0 => Ok(Answer::of(&GetxattrOut { size: value.len() as u32, padding: 0 })),
+        room if room < value.len() => Err(Errno(libc::ERANGE)),
+        _ => Ok(Answer::bytes(value)),
+    }
+}
+
+impl Served {
+    /// GETXATTR.
+    pub(super) fn xattr(&self, request: &Request<'_>) -> Outcome<Answer> {
+        let (asked, name, _) = request.with_text::<GetxattrIn>()?;
+        value(self.nodes.get(request.header.node)?.xattr(name)?, asked.size)
+    }
+
+    /// LISTXATTR. Names of `trusted.` are root's.
+    pub(super) fn list_xattrs(&self, request: &Request<'_>) -> Outcome<Answer> {
+        let (asked, _): (GetxattrIn, _) = request.arguments()?;
+        let mut list = Vec::new();
+        for name in self.nodes.get(request.header.node)?.xattrs() {
+            let name = name?;
+            if request.is_root() || !name.as_bytes().starts_with(b"trusted.") {
+                list.extend_from_slice(name.as_bytes());
+                list.push(0);
+            }
+        }
+        value(list, asked.size)
+    }
+
+    /// SETXATTR.
+    pub(super) fn set_xattr(&self, request: &Request<'_>) -> Outcome<Answer> {
+        let (asked, name, rest) = request.with_text::<SetxattrIn>()?;
+        let flags = XattrFlags::from_bits(asked.flags).ok_or(Errno::INVALID)?;
+        let value = rest.get(..asked.size as usize).ok_or(Errno::INVALID)?;
+        let node = self.nodes.get(request.header.node)?;
+        node.set_xattr(name, value, flags)?;
+        if asked.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0 {
+            strip_set_group(&node)?;
+        }
+        Ok(Answer::DONE)
+    }
+
+    /// REMOVEXATTR.
+    pub(super) fn remove_xattr(&self, request: &Request<'_>) -> Outcome<Answer> {
+        self.nodes.get(request.header.node)?.remove_xattr(request.text()?)?;
+        Ok(Answer::DONE)
+    }
+}

@@ -1,0 +1,136 @@
+//! What the kernel knows by number: nodes with their look-up counts, and open files and directories.
+
+use crate::reply::{Errno, Outcome};
+use crate::wire::ROOT;
+use parking_lot::{Mutex, RwLock};
+use slab::Slab;
+use std::collections::HashMap;
+use std::sync::Arc;
+use uext4::{Ino, Metadata, Node, Volume};
+
+/// Parts of the table, each with a lock.
+const SHARDS: usize = 64;
+/// Inode number of the root directory.
+const ROOT_INO: u32 = 2;
+
+/// The number of a node. It holds inode number and generation, so an inode number that is used again gives another
+/// node, and a file handle that was kept finds its inode, or that it is gone.
+pub(crate) fn id_of(metadata: &Metadata) -> u64 {
+    match metadata.ino.get() {
+        ROOT_INO => ROOT,
+        ino => u64::from(metadata.generation) << 32 | u64::from(ino),
+    }
+}
+
+/// A node that the kernel knows, and how often it was told so.
+struct Known {
+    node: Node,
+    lookups: u64,
+}
+
+/// The nodes that the kernel knows. They stay usable until it forgets them, also without a name.
+pub(crate) struct Nodes {
+    volume: Volume,
+    root: Node,
+    shards: Vec<Mutex<HashMap<u64, Known>>>,
+}
+
+impl Nodes {
+    /// None but the root.
+    ///
+    /// # Errors
+    /// Those of reading the root.
+    pub(crate) fn new(volume: &Volume) -> Result<Nodes, uext4::Error> {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Ok(Nodes { volume: volume.clone(), root: volume.root()?, shards })
+    }
+
+    fn shard(&self, id: u64) -> &Mutex<HashMap<u64, Known>> {
+        &self.shards[id as usize % SHARDS]
+    }
+
+    /// Counts one look-up of a node.
+    pub(crate) fn add(&self, id: u64, node: Node) {
+        if id == ROOT {
+            return;
+        }
+        let mut shard = self.shard(id).lock();
+        match shard.get_mut(&id) {
+            Some(known) => {
+                known.lookups += 1;
+                drop(shard);
+                // Outside the lock: it may be the last reference, whose drop frees an inode.
+                drop(node);
+            }
+            None => drop(shard.insert(id, Known { node, lookups: 1 })),
+        }
+    }
+
+    /// The node with this number. One that the kernel forgot is looked up again, since file handles outlive it.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is gone; those of reading it.
+    pub(crate) fn get(&self, id: u64) -> Outcome<Node> {
+        if id == ROOT {
+            return Ok(self.root.clone());
+        }
+        if let Some(known) = self.shard(id).lock().get(&id) {
+            return Ok(known.node.clone());
+        }
+        let stale = Errno(libc::ESTALE);
+        let ino = Ino::nonzero(id as u32).ok_or(stale)?;
+        // Reserved ones are the file system's own.
+        if ino < self.volume.superblock().geometry.first_inode() {
+            return Err(stale);
+        }
+        let node = self.volume.node(ino, Some((id >> 32) as u32)).map_err(|error| match error {
+            // No inode has this number, or it holds none that was ever used.
+            uext4::Error::Corrupt(_) | uext4::Error::Invalid(_) | uext4::Error::NotFound => stale,
+            other => other.into(),
+        })?;
+        if node.attributes().links == 0 { Err(stale) } else { Ok(node) }
+    }
+
+    /// Takes back look-ups.
+    pub(crate) fn forget(&self, id: u64, lookups: u64) {
+        let mut shard = self.shard(id).lock();
+        let Some(known) = shard.get_mut(&id) else { return };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups > 0 {
+            return;
+        }
+        let gone = shard.remove(&id);
+        drop(shard);
+        drop(gone);
+    }
+}
+
+/// Open files or directories by number.
+pub(crate) struct Handles<T>(RwLock<Slab<Arc<T>>>);
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Handles(RwLock::new(Slab::new()))
+    }
+}
+
+impl<T> Handles<T> {
+    /// Adds one.
+    pub(crate) fn add(&self, open: T) -> u64 {
+        self.0.write().insert(Arc::new(open)) as u64
+    }
+
+    /// The one with this number.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub(crate) fn get(&self, fh: u64) -> Outcome<Arc<T>> {
+        let found = usize::try_from(fh).ok().and_then(|fh| self.0.read().get(fh).cloned());
+        found.ok_or(Errno::BAD_HANDLE)
+    }
+
+    /// Removes one, and gives it back, to be dropped without a lock.
+    pub(crate) fn remove(&self, fh: u64) -> Option<Arc<T>> {
+        self.0.write().try_remove(usize::try_from(fh).ok()?)
+    }
+}
