@@ -339,6 +339,9 @@ struct uext4_options {
   const char *switches;
   // Bytes of names kept in memory after they were looked up, absent ones too; 0: 8 MiB, `UINT64_MAX`: none.
   uint64_t name_budget;
+  // The device that holds the journal, as text in the device grammar, of a volume that has it outside; NULL: none.
+  // It is opened with the volume, for the same, and closed with it.
+  const char *journal;
 };
 
 // Space and inodes of a volume. Blocks are blocks of the volume.

@@ -54,6 +54,9 @@ pub struct uext4_options {
     pub switches: *const c_char,
     /// Bytes of names kept in memory after they were looked up, absent ones too; 0: 8 MiB, `UINT64_MAX`: none.
     pub name_budget: u64,
+    /// The device that holds the journal, as text in the device grammar, of a volume that has it outside; NULL: none.
+    /// It is opened with the volume, for the same, and closed with it.
+    pub journal: *const c_char,
 }
 
 /// Space and inodes of a volume. Blocks are blocks of the volume.
@@ -127,6 +130,7 @@ unsafe fn known_options(given: *const uext4_options) -> Result<uext4_options> {
         inode_budget: 0,
         switches: std::ptr::null(),
         name_budget: 0,
+        journal: std::ptr::null(),
     };
     if given.is_null() {
         return Ok(known);
@@ -215,6 +219,12 @@ pub unsafe extern "C" fn uext4_open(
         // SAFETY: the caller promises a string, or NULL.
         if let Some(switches) = unsafe { switches_of(given.switches) }? {
             options = options.switches(switches);
+        }
+        if !given.journal.is_null() {
+            // SAFETY: not NULL, and the caller promises a string.
+            let journal = unsafe { path(given.journal) }?;
+            let spec = DeviceSpec::parse_bytes(journal.as_os_str().as_bytes());
+            options = options.journal(spec.map_err(|error| Fault::from(uext4::Error::from(error)))?);
         }
         // SAFETY: the caller promises a place for a handle.
         unsafe { put(volume, std::ptr::null_mut()) }?;

@@ -45,8 +45,7 @@ pub(crate) fn check_log(
 
 /// Reports why the journal cannot be used, if its inode and superblock did not show it.
 pub(crate) fn check_use(sb: &Superblock, opened: Result<&RecoveryInfo, &Error>, findings: &mut Findings) {
-    let journal = &sb.journal;
-    if sb.features.compat.contains(Compat::HAS_JOURNAL) && journal.inode == 0 && journal.device == 0 {
+    if sb.features.compat.contains(Compat::HAS_JOURNAL) && !sb.has_journal() {
         findings.add(&kinds::JOURNAL, Place::default(), "no inode holds it, and no other device");
     }
     if let Ok(RecoveryInfo { journal_damage: Some(why), .. }) = opened

@@ -3,10 +3,11 @@
 use crate::error::Failures;
 use crate::tracer::Tracer;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueHint};
+use clap::{Arg, ArgAction, Args, Command, ValueHint};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use uext4::Switches;
+use uext4::{DeviceSpec, Switches, VolumeOptions};
 
 /// State common to every command.
 #[derive(Clone, Default)]
@@ -15,15 +16,38 @@ pub struct Globals {
     pub command: String,
     /// Data and errors as JSON.
     pub json: bool,
+    /// Devices among which a volume that has its journal outside finds it.
+    pub journals: Vec<DeviceSpec>,
     /// Watches the devices under `uext4 trace`.
     pub trace: Option<Arc<Tracer>>,
 }
 
 impl Globals {
+    /// Options with the journals in which a volume finds its own.
+    pub fn with_journals(&self, options: VolumeOptions) -> VolumeOptions {
+        self.journals.iter().cloned().fold(options, VolumeOptions::journal)
+    }
+
     /// Nothing has failed yet.
     pub fn failures(&self) -> Failures<'_> {
         Failures::new(&self.command, self.json)
     }
+}
+
+/// The argument of every command that opens volumes.
+pub const JOURNAL: &str = "journal";
+/// Commands that open none, or take a command line of their own.
+const WITHOUT_JOURNAL: [&str; 5] = ["mkfs", "bench", "trace", "completions", "man"];
+
+/// Adds `--journal` to a command that opens volumes.
+pub fn with_journal(command: Command) -> Command {
+    if WITHOUT_JOURNAL.contains(&command.get_name()) {
+        return command;
+    }
+    let help = "The journal of a volume that has it on a device of its own; once for each such volume, in any order.";
+    let argument = Arg::new(JOURNAL).long(JOURNAL).value_name("DEVICE").help(help);
+    let argument = argument.value_hint(ValueHint::FilePath).action(ArgAction::Append);
+    command.arg(argument.value_parser(clap::value_parser!(OsString)))
 }
 
 /// The output format.

@@ -68,7 +68,7 @@ pub fn run(args: &CheckArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     let how = OpenHow::reading(globals, args.common.force, Switches::ON);
     let device = how.open_device(&spec).map_err(failed)?;
     let mut bar = Bar::default();
-    let volume = VolumeOptions::read_only().force(args.common.force);
+    let volume = globals.with_journals(VolumeOptions::read_only()).force(args.common.force);
     let report =
         check_device(device, volume, &options, &mut |progress| bar.show(progress)).map_err(failed)?;
     drop(bar);

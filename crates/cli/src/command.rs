@@ -5,6 +5,7 @@ use crate::attributes::{self, chattr, chmod, chown, touch};
 use crate::error::CliError;
 use crate::examples::cli;
 use crate::names::{ln, mkdir, mv, rm, rmdir};
+use crate::open::journals;
 use crate::tracer::Tracer;
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, mount,
@@ -121,7 +122,7 @@ pub enum Command {
 }
 
 /// Arguments that name devices, in any command: results must not overwrite those.
-const DEVICES: [&str; 6] = ["device", "devices", "operand", "operands", "paths", "words"];
+const DEVICES: [&str; 7] = ["device", "devices", "journal", "operand", "operands", "paths", "words"];
 /// Arguments that name result files. [`json_file`] is another.
 const OUTPUTS: [&str; 3] = ["svg", "output", "html"];
 
@@ -148,8 +149,12 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
         Err(error) => return refuse(&error, command.as_deref(), json, columns),
     };
     let Some((name, matches)) = matches.subcommand() else { return ExitCode::FAILURE };
-    let globals = Globals { command: name.to_owned(), json: path(matches, "json").is_some(), trace };
-    run(cli.command, matches, &globals).unwrap_or_else(|error| error.end(Some(name), globals.json))
+    let json = path(matches, "json").is_some();
+    let globals =
+        journals(matches).map(|journals| Globals { command: name.to_owned(), json, journals, trace });
+    globals
+        .and_then(|globals| run(cli.command, matches, &globals))
+        .unwrap_or_else(|error| error.end(Some(name), json))
 }
 
 fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<ExitCode, CliError> {
@@ -297,11 +302,9 @@ fn meant(error: &clap::Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
-
     #[test]
     fn every_argument_that_names_devices_or_results_is_known() {
-        for command in Cli::command().get_subcommands() {
+        for command in cli::<Cli>().get_subcommands() {
             for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
                 let (id, names) =
                     (argument.get_id().as_str(), argument.get_value_names().unwrap_or_default());

@@ -1,5 +1,6 @@
 //! Examples of every command, for help and manual pages.
 
+use crate::args::with_journal;
 use clap::CommandFactory;
 use clap::builder::StyledStr;
 
@@ -7,7 +8,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 66] = [
+const EXAMPLES: [Example; 67] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -68,6 +69,7 @@ const EXAMPLES: [Example; 66] = [
     ("mkfs -n /dev/nvme0n1p3", "what would be created, and where the superblock's backups are"),
     ("mkfs -F -O ^has_journal -m 0 -N 1000 disk.img", "no journal, nothing reserved, few inodes"),
     ("check disk.img", "exit status 1 if there is damage"),
+    ("check disk.img --journal log.img", "a volume whose journal is on another device"),
     ("mount disk.img /mnt", "`umount /mnt` ends it"),
     ("mount -o ro,allow_other 'disk.img?partition=2' /mnt", "the second partition, read-only, for all users"),
     ("bench", "everything, on temporary volumes"),
@@ -86,6 +88,7 @@ pub fn cli<P: CommandFactory>() -> clap::Command {
             Some(before) => format!("{before}\n\n{text}"),
             None => text.clone(),
         };
+        let command = with_journal(command);
         let (short, long) = (command.get_after_help().cloned(), command.get_after_long_help().cloned());
         let command = command.after_help(behind(short));
         if long.is_some() { command.after_long_help(behind(long)) } else { command }

@@ -116,6 +116,9 @@ pub struct JournalReport {
     /// Its inode; 0 for a journal on another device.
     pub inode: u32,
     pub external: bool,
+    /// The UUID by which the volume finds a journal on another device.
+    #[serde(rename = "external_uuid", skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<String>,
     /// Why it cannot be used, if the volume is readable without it.
     pub damage: Option<String>,
     /// Known only if the volume could be opened.
@@ -400,7 +403,8 @@ fn journal(superblock: &Superblock, info: Option<&Info>) -> Option<JournalReport
         }
     });
     let damage = info.and_then(|info| info.recovery.journal_damage.clone());
-    Some(JournalReport { inode, external, damage, log })
+    let wanted = external.then(|| text::uuid(&superblock.journal.uuid));
+    Some(JournalReport { inode, external, wanted, damage, log })
 }
 
 fn mmp_report(mmp: &MmpBlock, superblock: &Superblock) -> MmpReport {

@@ -13,6 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use uext4::DeviceSpec;
 use uext4::Switches;
+use uext4::device::{Device, Locator};
 use uext4::mkfs::{self, Defaults, Image, Kind, Made, Options};
 
 /// Numbers of blocks that fit a line.
@@ -49,7 +50,8 @@ are written unless they are holes.
 -E takes: stride=, stripe_width= (blocks), resize= (a size), lazy_itable_init=, lazy_journal_init=, hash_seed=UUID,
 root_owner=UID:GID, packed_meta_blocks=, num_backup_sb=, mmp_update_interval=, encoding=utf8, encoding_flags=strict,
 orphan_file_size=, quotatype=usrquota:grpquota:prjquota, test_fs, discard, nodiscard, offset= (bytes, or with a unit).
--J takes: size= (MiB, or with a unit), fast_commit_size= (KiB, or with a unit).
+-J takes: size= (MiB, or with a unit), fast_commit_size= (KiB, or with a unit), or device=, a journal that was made with
+-O journal_dev, which makes a journal for one volume instead of a volume.
 -n prints what would be created, even if the device has contents or is in use; a missing image file is not created,
 and is assumed to have sectors of 512 bytes.
 
@@ -142,6 +144,14 @@ fn bytes(text: &str) -> Result<u32, String> {
 }
 
 #[derive(Serialize)]
+struct JsonJournal {
+    created: bool,
+    uuid: String,
+    block_size: u32,
+    blocks: u32,
+}
+
+#[derive(Serialize)]
 struct JsonMade<'a> {
     created: bool,
     dry_run: bool,
@@ -174,13 +184,17 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
     if let Some(offset) = options.take_offset() {
         begin_at(&mut spec, offset)?;
     }
+    if options.is_journal() {
+        return make_journal(args, &spec, &options, globals);
+    }
+    let journal = options.take_journal_device();
     let (made, created) = if args.dry_run {
         (dry_run(args, &spec, &options, globals)?, false)
     } else {
         let image = Image::create(&spec, args.size).map_err(failed)?;
         let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
         let opened = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
-        let made = mkfs::format(&*opened, &options).map_err(failed)?;
+        let made = format(&*opened, journal.as_deref(), &options, &how).map_err(failed)?;
         let created = image.is_new();
         image.keep();
         (made, created)
@@ -197,6 +211,63 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
         out.json(&json(&made, created, args))?;
     } else {
         print(&mut out, &name, &made, args)?;
+    }
+    out.finish()
+}
+
+/// Makes the volume, its journal on another device if one is named.
+fn format(
+    device: &dyn Device,
+    journal: Option<&str>,
+    options: &Options,
+    how: &OpenHow<'_>,
+) -> mkfs::Result<Made> {
+    let Some(journal) = journal else { return mkfs::format(device, options) };
+    let spec = DeviceSpec::parse(journal).map_err(uext4::Error::from)?;
+    // Linux looks for a block device of this number.
+    let number = match &spec.locator {
+        Locator::Path(path) => {
+            rustix::fs::stat(path).ok().filter(is_block_device).map_or(0, |stat| stat.st_rdev)
+        }
+        Locator::Size(_) => 0,
+    };
+    let opened = how.open_device(&spec)?;
+    mkfs::format_with_journal(device, &*opened, number as u32, options)
+}
+
+fn is_block_device(stat: &rustix::fs::Stat) -> bool {
+    rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice
+}
+
+/// Makes a journal for a volume on another device.
+fn make_journal(
+    args: &MkfsArgs,
+    spec: &DeviceSpec,
+    options: &Options,
+    globals: &Globals,
+) -> Result<(), CliError> {
+    let failed = |error: mkfs::Error| told(&args.device, error);
+    if args.dry_run {
+        return Err(CliError::usage("-n with -O journal_dev: a journal is not previewed"));
+    }
+    let image = Image::create(spec, args.size).map_err(failed)?;
+    let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
+    let opened = how.open_device(spec).map_err(|error| CliError::at(&args.device, error))?;
+    let made = mkfs::format_journal(&*opened, options).map_err(failed)?;
+    let created = image.is_new();
+    image.keep();
+    if args.quiet {
+        return Ok(());
+    }
+    let (blocks, block, uuid) = (made.blocks, made.block_size, text::uuid(&made.uuid));
+    let mut out = Out::new();
+    if globals.json {
+        out.json(&JsonJournal { created, uuid, block_size: block, blocks })?;
+    } else {
+        let name = text::visible(args.device.as_bytes());
+        let size = text::human(f64::from(blocks) * f64::from(block));
+        writeln!(out, "{name}: journal of {size}: {blocks} blocks of {block} bytes")?;
+        writeln!(out, "UUID {uuid}")?;
     }
     out.finish()
 }
@@ -317,6 +388,9 @@ fn print(out: &mut Out, name: &str, made: &Made, args: &MkfsArgs) -> Result<(), 
     }
     writeln!(out, "{name}: {size}: {blocks} blocks of {block} bytes, {inodes} inodes")?;
     match made.journal_blocks {
+        0 if sb.has_external_journal() => {
+            writeln!(out, "journal on another device, UUID {}", text::uuid(&sb.journal.uuid))?;
+        }
         0 => writeln!(out, "no journal")?,
         journal => writeln!(out, "journal of {}", text::human(f64::from(journal) * f64::from(block)))?,
     }

@@ -81,7 +81,7 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
     let how = OpenHow { write: options.write, ..OpenHow::reading(globals, false, Switches::ON) };
     let at = |error| CliError::at(&args.device, error);
     let opened = how.open_device(&spec).map_err(at)?;
-    let volume = Volume::open_device(opened, options.volume()).map_err(at)?;
+    let volume = Volume::open_device(opened, globals.with_journals(options.volume())).map_err(at)?;
     if let Some(loss) = volume.info().recovery.loss() {
         let message = format!("an older state is seen: {loss}");
         error::warn(&globals.command, globals.json, &spec.to_string(), &message);

@@ -1,8 +1,9 @@
 //! Parses arguments to targets and opens every volume and file.
 
-use crate::args::Globals;
+use crate::args::{Globals, JOURNAL};
 use crate::error::{self, CliError};
 use crate::out::Out;
+use clap::ArgMatches;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -160,6 +161,12 @@ pub fn device(argument: &OsStr) -> Result<DeviceSpec, CliError> {
     }
 }
 
+/// The devices that `--journal` names.
+pub fn journals(matches: &ArgMatches) -> Result<Vec<DeviceSpec>, CliError> {
+    let given = matches.try_get_many::<OsString>(JOURNAL).ok().flatten();
+    given.into_iter().flatten().map(|given| self::device(given)).collect()
+}
+
 fn target(argument: &OsStr) -> Result<Target, CliError> {
     Target::parse_bytes(argument.as_bytes()).map_err(|error| match error::slash_forgotten(argument) {
         Some(meant) => CliError::usage(format!(
@@ -227,7 +234,8 @@ impl<'g> OpenHow<'g> {
     /// Opens the volume on an open device without warnings: the caller reports what it finds.
     pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume, uext4::Error> {
         let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
-        let mut options = options.force(self.force).switches(self.switches);
+        let mut options = self.globals.with_journals(options);
+        options = options.force(self.force).switches(self.switches);
         if let Some(bytes) = self.metadata_budget {
             options = options.metadata_budget(bytes);
         }

@@ -15,6 +15,7 @@ mod dirty;
 mod documents;
 mod extents;
 mod io;
+mod journal_device;
 mod json;
 mod layouts;
 mod listing;

@@ -44,6 +44,7 @@ mod hurd;
 mod indirect;
 mod inline;
 mod journal_damage;
+mod journal_device;
 mod kernel_volumes;
 mod kill;
 mod known_names;

@@ -122,7 +122,7 @@ impl Journal {
     }
 
     fn write_log(&self, place: Place, frozen: &Frozen) -> Result<()> {
-        let device = &**self.cache.device();
+        let device = &**self.log_device();
         let mut writer = self.writer.lock();
         let target = Target {
             device,
@@ -140,13 +140,14 @@ impl Journal {
             copies: &frozen.copies,
             home: BufferPin::block,
         };
-        let ending = if frozen.ordered.is_empty() {
+        let shared = self.log.device().is_none();
+        let ending = if frozen.ordered.is_empty() && shared {
             // No data to wait for: the flush can follow the last log block at once.
             self.flush_by(|| writer.write(&target, place.start, &contents, true))?
         } else {
             let ending = writer.write(&target, place.start, &contents, false)?;
             self.ask(|hooks| hooks.await_ordered(place.tid, &frozen.ordered), frozen)?;
-            self.flush_device()?;
+            self.flush_devices()?;
             ending
         };
         self.check_alive()?;
@@ -179,7 +180,7 @@ impl Journal {
         let log_block = self.superblock.log_end() + 1;
         let block = self.log.physical(log_block).ok_or(Error::HoleInLog { log_block })?;
         let zeroes = crate::io::transfer_buffer(self.format.block_size as usize)?;
-        crate::io::write_blocks(&**self.cache.device(), block, &zeroes, zeroes.len())
+        crate::io::write_blocks(&**self.log_device(), block, &zeroes, zeroes.len())
     }
 
     fn ask(
@@ -193,7 +194,13 @@ impl Journal {
         }
     }
 
-    /// Flushes the device, counted so that other threads can tell whether it covers their data.
+    /// Flushes the device of the volume, then that of the log if it is another one.
+    fn flush_devices(&self) -> Result<()> {
+        self.flush_device()?;
+        self.log.device().map_or(Ok(()), |device| flush(&**device))
+    }
+
+    /// Flushes the device of the volume, counted so that other threads can tell whether it covers their data.
     pub(crate) fn flush_device(&self) -> Result<()> {
         self.flush_by(|| flush(&**self.cache.device()))
     }

@@ -1,10 +1,11 @@
 //! The journal: the running, committing and logged transactions; opening, quiescing, aborting, queries.
 
 use crate::hooks::CommitHooks;
+use crate::log_map::device_of;
 use crate::log_writer::LogWriter;
 use crate::space::{Limits, LogSpace, Ring, Tail};
 use crate::store::{Store, prepared};
-use crate::superblock::JournalInfo;
+use crate::superblock::{JournalInfo, read_superblock};
 use crate::sync::{AtomicU64, Ordering};
 use crate::transaction::Transaction;
 use crate::turn::CommitTurn;
@@ -194,11 +195,11 @@ impl Journal {
         Journal::open_with(cache, log, committed, &JournalOptions::default())
     }
 
-    /// Opens the journal in the blocks given by `log`, on the device of `cache`, for changing metadata. Reads the
-    /// superblock; nothing is written before the first commit. `committed` holds the number of the last committed
-    /// transaction from now on ([`Journal::last_committed`]).
+    /// Opens the journal in the blocks given by `log`, on its own device or that of `cache`, for changing metadata.
+    /// Reads the superblock; nothing is written before the first commit. `committed` holds the number of the last
+    /// committed transaction from now on ([`Journal::last_committed`]).
     ///
-    /// The caller that opens a volume for writing [settles](uext4_blockdev::Device::settle) its device first.
+    /// The caller that opens a volume for writing [settles](uext4_blockdev::Device::settle) its devices first.
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`] if the log is not empty; the errors of [`JournalInfo::read`]; [`Error::LogSpace`] if
@@ -219,7 +220,7 @@ impl Journal {
         let limits = Limits::new(&superblock, u32::try_from(in_use).unwrap_or(u32::MAX));
         let space = LogSpace::empty(&limits);
         space.check(&limits)?;
-        let store = Store::new(&info, &cache.read(info.block)?, superblock.clone())?;
+        let store = Store::new(&info, &read_superblock(&cache, &*log, info.block)?, superblock.clone())?;
         // The superblock of an empty log holds the number of the last transaction that was in it. (So jbd2
         // reads it.)
         let next = info.sequence().next();
@@ -461,7 +462,7 @@ impl Journal {
     /// superblock if that can be written.
     pub fn abort(&self, cause: AbortCause) {
         let errno = cause.errno;
-        if self.stop_for(cause) && !self.cache.device().capabilities().read_only {
+        if self.stop_for(cause) && !self.log_device().capabilities().read_only {
             // Ignore a failure to record it: the first cause counts.
             let _recorded = self.with_store(|store, device| store.set_error(device, errno));
         }
@@ -508,10 +509,17 @@ impl Journal {
         &self,
         change: impl FnOnce(&mut Store, &dyn Device) -> Result<()>,
     ) -> Result<()> {
-        let changed = change(&mut self.store.lock(), &**self.cache.device());
-        // Forget the cached block: its contents are out of date.
-        self.cache.forget(self.info.block)?;
+        let changed = change(&mut self.store.lock(), &**self.log_device());
+        if self.log.device().is_none() {
+            // Forget the cached block: its contents are out of date.
+            self.cache.forget(self.info.block)?;
+        }
         changed
+    }
+
+    /// The device that holds the log.
+    pub(crate) fn log_device(&self) -> &Arc<dyn Device> {
+        device_of(&*self.log, &self.cache)
     }
 
     /// Why the journal was aborted, if it was.

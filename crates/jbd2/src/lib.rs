@@ -23,14 +23,14 @@
 //! | `recovery/` | reading a log that is not empty: scan, revoke, replay, fast commits |
 //!
 //! A log that holds transactions is refused with [`Error::NeedsRecovery`]: it goes through [`Recovery`] first. The log
-//! is on the device of the cache; external journals have no [`LogMap`]. No thread is started: a caller that waits for a
-//! commit or for log space does the work itself unless another thread is doing it.
+//! is on the device of the cache or, with a [`DeviceMap`], on one of its own. No thread is started: a caller that waits
+//! for a commit or for log space does the work itself unless another thread is doing it.
 //!
 //! # Order of writes
 //! | before | comes |
 //! |---|---|
 //! | the first commit block of a log | whatever [`CommitHooks::log_begins`] makes durable, and the log's superblock |
-//! | a commit block | ordered data and all other blocks of the transaction complete, then one flush |
+//! | a commit block | ordered data and all other blocks of the transaction complete, then one flush (of each device) |
 //! | the number of the last commit advances | the commit block is durable (FUA, or write and flush) |
 //! | a home write | the commit of its image |
 //! | the tail passes a transaction | its remaining home writes complete, then one flush |
@@ -94,7 +94,7 @@ pub use error::{AbortCause, Damage, Error, ExtendRefusal, Result};
 pub use handle::{Handle, Joined};
 pub use hooks::{CommitHooks, FreedRun};
 pub use journal::{Journal, JournalStats, UpdatesLocked};
-pub use log_map::{LogMap, LogRun, RunMap};
+pub use log_map::{DeviceMap, LogMap, LogRun, RunMap};
 pub use options::JournalOptions;
 pub use outlook::CommitOutlook;
 pub use recovery::{

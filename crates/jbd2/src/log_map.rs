@@ -2,16 +2,84 @@
 
 use crate::{Error, Result};
 use std::fmt;
+use std::sync::Arc;
+use uext4_blockdev::Device;
+use uext4_buffer::BufferCache;
 
-/// Maps log blocks to blocks of the volume. The file system builds one from the journal inode; the journal
-/// itself knows no inode format. The answers must not change while the journal is open.
+/// Maps log blocks to blocks of the volume, or of a device of the log's own. The file system builds one from the
+/// journal inode; the journal itself knows no inode format. The answers must not change while the journal is open.
 pub trait LogMap: Send + Sync + fmt::Debug {
     /// Log blocks that exist: 0 .. `blocks()`.
     fn blocks(&self) -> u32;
-    /// Block of the volume that holds `log_block`, `None` if there is none.
+    /// Block that holds `log_block`, `None` if there is none.
     fn physical(&self, log_block: u32) -> Option<u64>;
     /// Whether `block` of the volume is part of the log.
     fn holds(&self, block: u64) -> bool;
+    /// The device that holds the log, if it is not the volume's. The answers of [`LogMap::physical`] are then blocks of
+    /// it, and none of the volume is [held](LogMap::holds).
+    fn device(&self) -> Option<&Arc<dyn Device>> {
+        None
+    }
+    /// Block that holds the log's superblock.
+    fn superblock(&self) -> Option<u64> {
+        self.physical(0)
+    }
+}
+
+/// The device of a log: its own one, or that of the volume.
+pub(crate) fn device_of<'a>(log: &'a dyn LogMap, cache: &'a BufferCache) -> &'a Arc<dyn Device> {
+    log.device().unwrap_or(cache.device())
+}
+
+/// A log on a device of its own. Its blocks have the same numbers in the log and on the device; the log's superblock
+/// comes after the boot block and the superblock that says what the device is.
+#[derive(Debug, Clone)]
+pub struct DeviceMap {
+    device: Arc<dyn Device>,
+    superblock: u64,
+    blocks: u32,
+}
+
+impl DeviceMap {
+    /// The log whose superblock is in block `superblock` of `device`, which has `blocks` blocks.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, superblock: u64, blocks: u32) -> DeviceMap {
+        DeviceMap { device, superblock, blocks }
+    }
+
+    /// The same place on another device, such as a layer over this one.
+    #[must_use]
+    pub fn on(&self, device: Arc<dyn Device>) -> DeviceMap {
+        DeviceMap { device, ..*self }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn own_device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+}
+
+impl LogMap for DeviceMap {
+    fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    fn physical(&self, log_block: u32) -> Option<u64> {
+        (log_block < self.blocks).then_some(u64::from(log_block))
+    }
+
+    fn holds(&self, _: u64) -> bool {
+        false
+    }
+
+    fn device(&self) -> Option<&Arc<dyn Device>> {
+        Some(&self.device)
+    }
+
+    fn superblock(&self) -> Option<u64> {
+        Some(self.superblock)
+    }
 }
 
 /// Adjacent log blocks in adjacent blocks of the volume.

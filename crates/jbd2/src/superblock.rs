@@ -4,6 +4,7 @@
 //! block size, the blocks the log really has, the features this version knows. Limits are jbd2's, so that a log
 //! accepted here is accepted by the kernel too.
 
+use crate::io::{transfer, transfer_buffer};
 use crate::{Error, LogMap, Result, Tid};
 use std::borrow::Cow;
 use uext4_buffer::BufferCache;
@@ -14,10 +15,19 @@ use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 /// this.
 const MIN_BLOCKS: u32 = 1024;
 
+/// The block with the log's superblock, as it is on the device or in the cache.
+pub(crate) fn read_superblock(cache: &BufferCache, log: &dyn LogMap, block: u64) -> Result<Vec<u8>> {
+    let Some(device) = log.device() else { return Ok(cache.read(block)?.to_vec()) };
+    let size = cache.block_size() as usize;
+    let mut buffer = transfer_buffer(size)?;
+    transfer(block, |pos| device.read_at(&mut buffer, pos), size)?;
+    Ok(buffer.to_vec())
+}
+
 /// The superblock of a log, checked against the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalInfo {
-    /// Block of the volume that holds the superblock.
+    /// Block of the log's device that holds the superblock.
     pub block: u64,
     /// Its fields.
     pub superblock: JournalSuperblock,
@@ -32,13 +42,17 @@ impl JournalInfo {
     /// superblock; [`Error::Mismatch`] if they do not fit this volume; [`Error::Unsupported`] for features by
     /// name; [`Error::Buffer`].
     pub fn read(cache: &BufferCache, log: &dyn LogMap) -> Result<JournalInfo> {
-        let block = log.physical(0).ok_or(Error::HoleInLog { log_block: 0 })?;
-        let bytes = cache.read(block)?;
+        let block = log.superblock().ok_or(Error::HoleInLog { log_block: 0 })?;
+        let bytes = read_superblock(cache, log, block)?;
         let superblock =
             JournalSuperblock::decode(&bytes).map_err(|corrupt| corrupt.at_block(Pblk(block)))?;
         let info = JournalInfo { block, superblock };
         info.check_features()?;
         info.check_sizes(cache.block_size(), log.blocks())?;
+        if log.device().is_some() && u64::from(info.superblock.first) <= block {
+            let reason = format!("is {}, not after the superblock", info.superblock.first);
+            return Err(Error::Mismatch { block, field: "s_first", reason });
+        }
         Ok(info)
     }
 

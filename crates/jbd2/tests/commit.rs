@@ -628,7 +628,7 @@ fn threads_find_what_they_were_promised() {
     for cut in cuts {
         crashes.advance(cut);
         let crashed = Recorder::new(crashes.image(&mut random), Caching::Durable);
-        recovered(&crashed).write_home(&*crashed, &mut |_, _| ()).unwrap();
+        recovered(&crashed).write_home(&*crashed, &*map(), &mut |_, _| ()).unwrap();
         for thread in 0..THREADS {
             let promised = crashes.promises.iter().rev().find(|promise| *promise >> 8 == thread);
             let found = home(&crashed, thread * 40);

@@ -1,5 +1,5 @@
 //! A read-only view of a device in which some blocks have other contents, kept in memory or found elsewhere on the same
-//! device. It replays a journal without writing: each home block is redirected to its copy in the log.
+//! device or on another. It replays a journal without writing: each home block is redirected to its copy in the log.
 //!
 //! The layer lies below both metadata and data, so that all reads see the recovered state, synchronous or queued, at
 //! any alignment that the device allows. It never passes a write on, and it reports no DAX, because a reader of the
@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 enum Source {
     Memory(Box<[u8]>),
-    /// At byte `pos` of the device, with the first bytes replaced by `head` if given.
+    /// At byte `pos` of the device with the copies, with the first bytes replaced by `head` if given.
     Device {
         pos: u64,
         head: Option<[u8; 4]>,
@@ -39,6 +39,8 @@ struct OverlayBlocks {
 #[derive(Debug)]
 struct Shared {
     inner: Arc<dyn Device>,
+    /// The device that [`Source::Device`] is about, if it is not `inner`.
+    copies: Option<Arc<dyn Device>>,
     geometry: Geometry,
     block_size: u64,
     budget: u64,
@@ -59,7 +61,21 @@ impl OverlayDevice {
     /// # Errors
     /// [`Error::Misaligned`] unless `block_size` is a multiple of the device's logical block.
     pub fn new(inner: Arc<dyn Device>, block_size: u32, budget: u64) -> Result<Self> {
-        Self::with(inner, block_size, budget, false)
+        Self::with(inner, None, block_size, budget, false)
+    }
+
+    /// The same, with the copies that blocks are redirected to on another device.
+    ///
+    /// # Errors
+    /// Those of [`OverlayDevice::new`], for either device.
+    pub fn with_copies_on(
+        copies: Arc<dyn Device>,
+        inner: Arc<dyn Device>,
+        block_size: u32,
+        budget: u64,
+    ) -> Result<Self> {
+        check_block_size(&*copies, block_size)?;
+        Self::with(inner, Some(copies), block_size, budget, false)
     }
 
     /// The same, but writable, for rehearsals: synchronous writes change bytes in memory only
@@ -68,30 +84,33 @@ impl OverlayDevice {
     /// # Errors
     /// Those of [`OverlayDevice::new`].
     pub fn keeping_writes(inner: Arc<dyn Device>, block_size: u32, budget: u64) -> Result<Self> {
-        Self::with(inner, block_size, budget, true)
+        Self::with(inner, None, block_size, budget, true)
     }
 
-    fn with(inner: Arc<dyn Device>, block_size: u32, budget: u64, keeps_writes: bool) -> Result<Self> {
-        let geometry = inner.geometry();
-        let align = geometry.logical_block;
-        if block_size == 0 || !block_size.is_multiple_of(align) {
-            return Err(Error::Misaligned { what: Misaligned::Length, value: u64::from(block_size), align });
-        }
-        let blocks = RwLock::default();
-        let shared =
-            Shared { inner, geometry, block_size: u64::from(block_size), budget, keeps_writes, blocks };
+    fn with(
+        inner: Arc<dyn Device>,
+        copies: Option<Arc<dyn Device>>,
+        block_size: u32,
+        budget: u64,
+        keeps_writes: bool,
+    ) -> Result<Self> {
+        check_block_size(&*inner, block_size)?;
+        let (geometry, blocks) = (inner.geometry(), RwLock::default());
+        let block_size = u64::from(block_size);
+        let shared = Shared { inner, copies, geometry, block_size, budget, keeps_writes, blocks };
         Ok(OverlayDevice { shared: Arc::new(shared) })
     }
 
-    /// From now on block `block` has the contents of the block at byte `pos` of the inner device, with its first bytes
-    /// replaced by `head` if given.
+    /// From now on block `block` has the contents of the block at byte `pos` of the device with the copies (the inner
+    /// one unless another was given), with its first bytes replaced by `head` if given.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] or [`Error::Misaligned`] if either is not a block of the device.
     pub fn redirect(&self, block: u64, pos: u64, head: Option<[u8; 4]>) -> Result<()> {
         let shared = &self.shared;
         shared.check_block(block)?;
-        shared.geometry.check(pos, shared.block_size)?;
+        let copies = shared.copies.as_ref().map_or(shared.geometry, |copies| copies.geometry());
+        copies.check(pos, shared.block_size)?;
         shared.blocks.write().replace(block, Source::Device { pos, head });
         Ok(())
     }
@@ -128,6 +147,14 @@ impl OverlayDevice {
     pub fn memory_bytes(&self) -> u64 {
         self.shared.blocks.read().bytes
     }
+}
+
+fn check_block_size(device: &dyn Device, block_size: u32) -> Result<()> {
+    let align = device.geometry().logical_block;
+    if block_size != 0 && block_size.is_multiple_of(align) {
+        return Ok(());
+    }
+    Err(Error::Misaligned { what: Misaligned::Length, value: u64::from(block_size), align })
 }
 
 impl OverlayBlocks {
@@ -195,7 +222,7 @@ impl Shared {
                     piece.copy_from_slice(&image[inside as usize..(upto - home) as usize]);
                 }
                 Source::Device { pos, head } => {
-                    self.fetch(piece, pos + inside)?;
+                    self.fetch_copy(piece, *pos, inside)?;
                     if let (Some(head), 0) = (head, inside) {
                         piece[..4].copy_from_slice(head);
                     }
@@ -204,6 +231,16 @@ impl Shared {
             at = upto;
         }
         if at < end { self.fetch(&mut buf[(at - pos) as usize..], at) } else { Ok(()) }
+    }
+
+    /// Reads a piece of the block at byte `pos` of the device with the copies.
+    fn fetch_copy(&self, piece: &mut [u8], pos: u64, inside: u64) -> Result<()> {
+        let Some(copies) = &self.copies else { return self.fetch(piece, pos + inside) };
+        // Its alignment may be stricter than that of the request.
+        let mut block = Scratch::new(self.block_size as usize);
+        copies.read_at(&mut block, pos)?;
+        piece.copy_from_slice(&block[inside as usize..][..piece.len()]);
+        Ok(())
     }
 
     /// Reads from the inner device. A piece of the caller's memory may be less aligned than the whole.

@@ -107,19 +107,17 @@ fn when(seconds: u64) -> String {
 
 fn journal(out: &mut Out, journal: Option<&JournalReport>) -> Done {
     let Some(journal) = journal else { return line(out, "journal", "none") };
-    if journal.external {
-        return line(out, "journal", "on another device");
-    }
+    let place =
+        if journal.external { "on another device".into() } else { format!("inode {}", journal.inode) };
     let Some(log) = &journal.log else {
         let damaged = if journal.damage.is_some() { ", damaged" } else { "" };
-        return line(out, "journal", format!("inode {}{damaged}", journal.inode));
+        return match &journal.wanted {
+            Some(wanted) => line(out, "journal", format!("{place}, uuid {wanted}{damaged}")),
+            None => line(out, "journal", format!("{place}{damaged}")),
+        };
     };
     let size = text::human(log.bytes as f64);
-    line(
-        out,
-        "journal",
-        format!("inode {}, {} blocks ({size}), uuid {}", journal.inode, log.blocks, log.uuid),
-    )?;
+    line(out, "journal", format!("{place}, {} blocks ({size}), uuid {}", log.blocks, log.uuid))?;
     line(
         out,
         "journal features",

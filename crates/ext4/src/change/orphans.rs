@@ -236,7 +236,7 @@ fn check_processes(ground: &Ground) -> Result<()> {
         let feature = format!("orphaned inodes {feature} (open it read-only)");
         Err(Error::Incompatible { action: "open for writing", feature })
     };
-    if superblock.journal_inode().is_none() && !superblock.state.contains(State::CLEAN) {
+    if !superblock.has_journal() && !superblock.state.contains(State::CLEAN) {
         return refuse("without a journal, and was not unmounted cleanly: run e2fsck");
     }
     // If metadata may be wrong, blocks of an orphan may belong to another file. A device failure alone leaves none

@@ -199,7 +199,7 @@ impl Facts<'_> {
     }
 
     fn is_journaled(&self) -> bool {
-        self.shared.fs.state.superblock.journal_inode().is_some()
+        self.shared.fs.state.superblock.has_journal()
     }
 
     /// Whether the places of all device requests are known: no metadata is written except by a commit of earlier

@@ -9,6 +9,7 @@ use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::RecoveryInfo;
 use crate::inode::Ext4State;
 use crate::opening::close;
+use crate::opening::external::{self, Devices};
 use crate::opening::heartbeat::{self, Heartbeat};
 use crate::opening::identify;
 use crate::opening::mmp;
@@ -35,8 +36,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine<Ext4>>,
     pub(crate) fs: Arc<Ext4>,
     pub(super) options: VolumeOptions,
-    /// The device as it was given, without the overlay of an in-memory recovery.
-    device: Arc<dyn Device>,
+    /// The devices as they were given, without the overlays of an in-memory recovery.
+    devices: Devices,
     /// Whether an open for writing would succeed. Computed on first use.
     writable: OnceLock<Result<()>>,
     /// The process that opened the volume.
@@ -69,7 +70,7 @@ impl Shared {
         if self.options.write {
             return Ok(());
         }
-        self.writable.get_or_init(|| recovery::rehearse(&self.device, &self.options)).clone()
+        self.writable.get_or_init(|| recovery::rehearse(&self.devices, &self.options)).clone()
     }
 }
 
@@ -86,7 +87,7 @@ impl Shared {
 
     /// The device as it was given, without the overlay of recovery.
     pub(super) fn given_device(&self) -> &Arc<dyn Device> {
-        &self.device
+        &self.devices.volume
     }
 
     fn stats(&self) -> Stats {
@@ -153,9 +154,10 @@ impl Volume {
     /// tolerates damaged group descriptors and reports them ([`Info::descriptors`](crate::Info::descriptors)).
     ///
     /// # Errors
-    /// [`Error::NotExt4`] naming what is there instead, [`Error::InUse`], [`Error::Incompatible`] naming the feature,
-    /// [`Error::Journal`] if the journal is damaged and the volume is opened for writing, [`Error::Corrupt`] (when
-    /// opened for writing, of group descriptors too), and those of the device.
+    /// [`Error::NotExt4`] naming what is there instead, [`Error::InUse`], [`Error::ExternalJournal`] if the journal is
+    /// on a device that the options do not name, [`Error::Incompatible`] naming the feature, [`Error::Journal`] if the
+    /// journal is damaged and the volume is opened for writing, [`Error::Corrupt`] (when opened for writing, of group
+    /// descriptors too), and those of the device.
     pub fn open(device: impl ToDevice, options: VolumeOptions) -> Result<Volume> {
         Self::open_spec(&device.to_device()?, options)
     }
@@ -179,6 +181,9 @@ impl Volume {
         let (mut superblock, mut heartbeat) = (superblock, None);
         if options.write {
             features::check_writable(&superblock)?;
+        }
+        let log = external::find(&superblock, &options, options.write || superblock.needs_recovery())?;
+        if options.write {
             heartbeat = heartbeat::claim(&device, &superblock, options.mmp_second)?;
             if heartbeat.is_some() {
                 // The previous user may have changed it until the lock was taken.
@@ -187,10 +192,12 @@ impl Volume {
             // A durable write is lost if the file system around it is lost. The image may have been made or copied
             // without a sync, and FUA covers only the range it writes.
             device.settle()?;
+            log.as_ref().map_or(Ok(()), |log| log.own_device().settle())?;
         }
-        let given = device.clone();
-        let Ready { device, superblock, info } = recovery::recover(device, superblock, &options)?;
-        let state = open_state(device.clone(), superblock, &options, info)?;
+        let given = Devices { volume: device, log };
+        let Ready { devices, superblock, info } = recovery::recover(given.clone(), superblock, &options)?;
+        let device = devices.volume.clone();
+        let state = open_state(devices, superblock, &options, info)?;
         let orphans = if options.write { survey(&state)? } else { Leftovers::default() };
         let fs = Ext4::new(state);
         fs.files().process_orphans(&orphans)?;
@@ -211,7 +218,7 @@ impl Volume {
                 engine,
                 fs,
                 options,
-                device: given,
+                devices: given,
                 writable: OnceLock::new(),
                 process: std::process::id(),
                 last_stats: Arc::default(),

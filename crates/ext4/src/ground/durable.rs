@@ -62,7 +62,7 @@ impl Ground {
     /// superblock only. A volume without a journal that was not unmounted cleanly takes no change, because its bitmaps
     /// cannot be trusted.
     pub(crate) fn takes_changes(&self) -> bool {
-        self.superblock.journal_inode().is_some() || self.superblock.state.contains(State::CLEAN)
+        self.superblock.has_journal() || self.superblock.state.contains(State::CLEAN)
     }
 
     /// What a commit would send to the device if it began now. `None` if there is nothing to commit.

@@ -51,6 +51,10 @@ pub enum Error {
     /// Metadata is damaged; kind and place say what and where.
     #[error("corrupt volume: {0}")]
     Corrupt(Arc<Corrupt>),
+    /// The volume's journal is on a device of its own, which was not named, or the device named is not it; the text
+    /// says which journal the volume needs.
+    #[error("{0}")]
+    ExternalJournal(Arc<str>),
     /// The journal is damaged or cannot do what was requested.
     #[error("journal: {0}")]
     Journal(Arc<jbd2::Error>),
@@ -330,7 +334,7 @@ impl Error {
                 libc::EOPNOTSUPP
             }
             Error::NeedsRecovery(_) | Error::Corrupt(_) | Error::CorruptInode { .. } => EUCLEAN,
-            Error::TooSmall { .. } => libc::ENXIO,
+            Error::TooSmall { .. } | Error::ExternalJournal(_) => libc::ENXIO,
             Error::NotFound => libc::ENOENT,
             Error::NoSpace => libc::ENOSPC,
             Error::QuotaExceeded { .. } => libc::EDQUOT,

@@ -79,7 +79,7 @@ pub(crate) fn check_encoding(superblock: &Superblock) -> Result<()> {
 /// Refuses to change blocks, sizes or names where this version does not support it.
 pub(crate) fn check_changes(superblock: &Superblock) -> Result<()> {
     // Blocks marked free in its bitmaps may be in use: allocating one would destroy a file.
-    if superblock.journal_inode().is_none() && !superblock.state.contains(State::CLEAN) {
+    if !superblock.has_journal() && !superblock.state.contains(State::CLEAN) {
         let feature = "no journal, and was not unmounted cleanly (run e2fsck)";
         return Err(refuse("allocate", feature));
     }
@@ -109,9 +109,6 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
         && superblock.default_mount_options & JOURNAL_MODE == DefaultMountOptions::DATA_JOURNAL;
     if journaled {
         return Err(refuse(ACTION, "journaled data by default (journal_data)"));
-    }
-    if superblock.has_external_journal() {
-        return Err(refuse(ACTION, "an external journal"));
     }
     Ok(())
 }

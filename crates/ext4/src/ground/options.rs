@@ -1,8 +1,10 @@
 //! Options to open a volume, a file and a queue.
 
 use crate::ground::error::{Error, Result};
+use std::sync::Arc;
 use std::time::Duration;
-use uext4_blockdev::{Ask, Priority, QueueOptions as DeviceQueueOptions};
+use uext4_blockdev::spec::DeviceSpec;
+use uext4_blockdev::{Ask, Device, Priority, QueueOptions as DeviceQueueOptions};
 use uext4_iomap::Switches;
 
 /// When reads set the time of the last access. It is kept in memory, and stored with the next change of the inode, by
@@ -36,6 +38,8 @@ pub struct VolumeOptions {
     pub(crate) background: bool,
     pub(crate) reserved: bool,
     pub(crate) discard: bool,
+    /// Devices among which the journal is, if it is not in the volume.
+    pub(crate) journals: Vec<JournalDevice>,
     /// Length of a multi-mount protection second; shorter in tests.
     pub(crate) mmp_second: Duration,
 }
@@ -57,6 +61,7 @@ impl VolumeOptions {
             background: false,
             reserved: false,
             discard: false,
+            journals: Vec::new(),
             mmp_second: Duration::from_secs(1),
         }
     }
@@ -155,11 +160,47 @@ impl VolumeOptions {
         self
     }
 
+    /// A device that may hold the journal of the volume, for volumes that have it on a device of its own (`mke2fs -J
+    /// device=`). Each call adds one: the volume takes the one with the UUID that its superblock names, so the same
+    /// options serve several volumes. It is opened and claimed with the volume, for writing if the volume is, and
+    /// released with it. Volumes with their journal inside ignore it.
+    #[must_use]
+    pub fn journal(mut self, device: DeviceSpec) -> Self {
+        self.journals.push(JournalDevice::Named(device));
+        self
+    }
+
+    /// As [`VolumeOptions::journal`], for a device that the caller opened, possibly wrapped in layers.
+    #[must_use]
+    pub fn journal_device(mut self, device: Arc<dyn Device>) -> Self {
+        self.journals.push(JournalDevice::Opened(device));
+        self
+    }
+
     /// When reads set the time of the last access. Off unless set. Files of such a volume are read on a slower path.
     #[must_use]
     pub fn atime(mut self, atime: Atime) -> Self {
         self.atime = atime;
         self
+    }
+}
+
+/// A device that may hold the journal of a volume.
+#[derive(Debug, Clone)]
+pub(crate) enum JournalDevice {
+    /// Opened when it is needed.
+    Named(DeviceSpec),
+    /// Opened by the caller.
+    Opened(Arc<dyn Device>),
+}
+
+impl JournalDevice {
+    /// For messages.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            JournalDevice::Named(spec) => spec.to_string(),
+            JournalDevice::Opened(device) => device.describe().locator,
+        }
     }
 }
 

@@ -11,8 +11,9 @@ use super::zones::SystemZones;
 use crate::ground::known::KnownNames;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use uext4_blockdev::Device;
 use uext4_buffer::BufferCache;
-use uext4_jbd2::{Journal, JournalInfo};
+use uext4_jbd2::{DeviceMap, Journal, JournalInfo};
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{MmpBlock, Superblock};
 
@@ -29,6 +30,8 @@ pub(crate) struct Ground {
     pub(crate) totals: Totals,
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
+    /// The log, if it is on a device of its own and was needed.
+    pub(crate) external_log: Option<DeviceMap>,
     /// Batches of a volume that is open for writing and has no journal.
     pub(crate) unlogged: Option<Unlogged>,
     /// Number of the last committed transaction, shared with the inodes, which do not know the journal.
@@ -50,6 +53,13 @@ pub(crate) struct Ground {
     pub(crate) written: Written,
     /// Quota files, if the volume is open for writing and has the feature.
     pub(crate) quota: Option<Arc<Quota>>,
+}
+
+impl Ground {
+    /// The device that holds the log, if there is one.
+    pub(crate) fn log_device(&self) -> &Arc<dyn Device> {
+        self.external_log.as_ref().map_or(self.cache.device(), DeviceMap::own_device)
+    }
 }
 
 /// The root directory's inode number.

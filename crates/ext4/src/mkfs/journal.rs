@@ -68,6 +68,7 @@ fn empty_log(layout: &Layout, size: JournalSize) -> JournalSuperblock {
         ignored: JournalIncompat::empty(),
         uuid: layout.superblock.uuid,
         users: 1,
+        user: [0; 16],
         max_transaction: 0,
         max_transaction_data: 0,
         checksum_type: 0,

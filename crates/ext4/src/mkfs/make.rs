@@ -18,7 +18,7 @@ use uext4_ondisk::ext4::{Compat, Superblock};
 pub struct Made {
     /// Its superblock.
     pub superblock: Superblock,
-    /// Blocks of its journal, including those for fast commits; 0 without a journal.
+    /// Blocks of its journal, including those for fast commits; 0 without a journal inside.
     pub journal_blocks: u32,
     /// Whether a journal was wanted, but the volume is too small for one.
     pub without_journal: bool,
@@ -38,6 +38,15 @@ impl Made {
 /// # Errors
 /// See [`Error`]: all but [`Error::Failed`] leave the device unchanged.
 pub fn format(device: &dyn Device, options: &Options) -> Result<Made> {
+    format_on(device, options, |_| Ok(()))
+}
+
+/// The same; `ready` is called when nothing is left to refuse, before anything is written.
+pub(super) fn format_on(
+    device: &dyn Device,
+    options: &Options,
+    ready: impl FnOnce(&Superblock) -> std::result::Result<(), VolumeError>,
+) -> Result<Made> {
     if device.capabilities().read_only {
         return Err(VolumeError::ReadOnly("the device").into());
     }
@@ -48,6 +57,7 @@ pub fn format(device: &dyn Device, options: &Options) -> Result<Made> {
         lazy: extended.lazy_itable_init.unwrap_or(true),
         discard: extended.discard && device.capabilities().discard,
     };
+    ready(&made.superblock).map_err(Error::Failed)?;
     Ok(Made { superblock: write::write(device, layout, manner)?, ..made })
 }
 
@@ -72,13 +82,14 @@ fn lay_out(device: Geometry, options: &Options) -> Result<(Layout, Made)> {
     }
     let sizes = sizes::decide(options, device)?;
     let journal_blocks = sizes.journal.blocks;
-    let without_journal = journal_blocks == 0 && options.feature_words().compat.contains(Compat::HAS_JOURNAL);
+    let wanted = options.feature_words().compat.contains(Compat::HAS_JOURNAL);
+    let without_journal = wanted && journal_blocks == 0 && options.extended.journal.is_none();
     let layout = plan(options, sizes, ids(options)?)?;
     let made = Made { superblock: layout.superblock.clone(), journal_blocks, without_journal };
     Ok((layout, made))
 }
 
-fn ids(options: &Options) -> Result<Ids> {
+pub(super) fn ids(options: &Options) -> Result<Ids> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let time = options.time.unwrap_or(now);
     let uuid = options.uuid.map_or_else(random_uuid, Ok)?;

@@ -11,6 +11,7 @@
 //! the contents after a discard are undefined, so blocks that must read as zeros are then written too.
 
 mod error;
+mod external;
 mod files;
 mod image;
 mod journal;
@@ -28,6 +29,7 @@ mod tables;
 mod write;
 
 pub use error::{Error, Result};
+pub use external::{MadeJournal, format_journal, format_with_journal};
 pub use image::Image;
 pub use kinds::{Defaults, Kind};
 pub use make::{Made, dry_run, format};

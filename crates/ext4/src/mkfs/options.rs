@@ -2,7 +2,7 @@
 
 use super::error::{Error, Result};
 use super::kinds::{Defaults, Kind, Usage, usages};
-use uext4_ondisk::ext4::{Compat, Features, Incompat, RoCompat};
+use uext4_ondisk::ext4::{Compat, Features, Incompat, JournalLocation, RoCompat};
 
 /// Options of a new volume. The default is what `mke2fs -t ext4` makes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -75,10 +75,30 @@ pub(super) struct Extended {
     pub(super) test_fs: bool,
     pub(super) journal_size: Option<u64>,
     pub(super) fast_commit_size: Option<u64>,
+    /// The device that is to hold the journal, as it was given.
+    pub(super) journal_name: Option<String>,
+    /// That device, found.
+    pub(super) journal: Option<JournalIdentity>,
     pub(super) discard: bool,
     pub(super) offset: Option<u64>,
     /// Quota types: users, groups, projects.
     pub(super) quota_types: Option<Vec<QuotaType>>,
+}
+
+/// A journal on a device of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct JournalIdentity {
+    pub(super) uuid: [u8; 16],
+    /// The number of the device.
+    pub(super) number: u32,
+}
+
+impl JournalIdentity {
+    /// What the superblock says.
+    pub(super) fn location(self) -> JournalLocation {
+        let JournalIdentity { uuid, number } = self;
+        JournalLocation { uuid, inode: 0, device: number, backup_type: 0, backup: [0; 17] }
+    }
 }
 
 /// A quota type (`-E quotatype=`).
@@ -90,7 +110,7 @@ pub(super) enum QuotaType {
 }
 
 /// Options of mke2fs that are not supported, by their names in `-E` and `-J`.
-const MISSING: [&str; 9] = [
+const MISSING: [&str; 8] = [
     "android_sparse",
     "assume_storage_prezeroed",
     "desc_size",
@@ -98,7 +118,6 @@ const MISSING: [&str; 9] = [
     "no_copy_xattrs",
     "revision",
     "root_perms",
-    "device",
     "location",
 ];
 
@@ -184,6 +203,12 @@ impl Options {
         self.extended.offset.take()
     }
 
+    /// Removes and returns the device for the journal (`-J device=`), in the device grammar. The caller opens it and
+    /// calls [`format_with_journal()`](super::format_with_journal()).
+    pub fn take_journal_device(&mut self) -> Option<String> {
+        self.extended.journal_name.take()
+    }
+
     /// The quota types given by `quotatype`; users and groups by default.
     pub(super) fn quota_types(&self) -> Vec<QuotaType> {
         let asked = self.extended.quota_types.clone();
@@ -205,7 +230,8 @@ impl Options {
                 None => (word, false),
             };
             let found = feature(name).ok_or_else(|| Error::Option(format!("unknown feature `{name}`")))?;
-            if !clear && !is_within(found, KNOWN) {
+            let journal = found.incompat == Incompat::JOURNAL_DEV;
+            if !clear && !journal && !is_within(found, KNOWN) {
                 return Err(Error::Option(format!("feature `{name}`: not supported for new volumes")));
             }
             self.features.push(if clear { FeatureEdit::Clear(found) } else { FeatureEdit::Set(found) });
@@ -226,7 +252,7 @@ impl Options {
     }
 
     /// Takes a list of journal options as for `mke2fs -J`: `size=` in MiB and `fast_commit_size=` in KiB,
-    /// or with a unit.
+    /// or with a unit, or `device=`, which excludes both.
     ///
     /// # Errors
     /// Those of [`Options::extended`].
@@ -236,8 +262,18 @@ impl Options {
             match key {
                 "size" => self.extended.journal_size = Some(amount(key, value, 1 << 20)?),
                 "fast_commit_size" => self.extended.fast_commit_size = Some(amount(key, value, 1 << 10)?),
+                "device" => {
+                    let name = value.filter(|name| !name.is_empty()).ok_or_else(|| bad(key, "a device"))?;
+                    self.extended.journal_name = Some(name.to_owned());
+                }
                 _ => return Err(unknown("journal option", key)),
             }
+        }
+        let Extended { journal_name, journal_size, fast_commit_size, .. } = &self.extended;
+        if journal_name.is_some() && journal_size.or(*fast_commit_size).is_some() {
+            return Err(Error::Option(
+                "options `device` and `size` or `fast_commit_size` exclude each other".into(),
+            ));
         }
         Ok(self)
     }
@@ -263,7 +299,7 @@ impl Options {
         if self.extended.encoding {
             features.incompat |= Incompat::CASEFOLD;
         }
-        if self.extended.journal_size.is_some() {
+        if self.extended.journal_size.is_some() || self.extended.journal.is_some() {
             features.compat |= Compat::HAS_JOURNAL;
         }
         if self.quota_types().contains(&QuotaType::Projects) {

@@ -10,8 +10,8 @@ use super::tables::{Spread, first_block, place};
 use super::{files, journal, map, quota};
 use std::collections::BTreeMap;
 use uext4_ondisk::ext4::{
-    Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, HashSettings, Incompat, JournalLocation,
-    MmpBlock, MmpSettings, RoCompat, State, Superblock, SuperblockFlags, SuperblockTimes,
+    Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, HashSettings, Incompat, MmpBlock, MmpSettings,
+    RoCompat, State, Superblock, SuperblockFlags, SuperblockTimes,
 };
 use uext4_ondisk::{Group, Pblk, checksum};
 
@@ -83,7 +83,7 @@ fn words(bytes: [u8; 16]) -> [u32; 4] {
     words
 }
 
-fn label(options: &Options) -> Result<[u8; 16]> {
+pub(super) fn label(options: &Options) -> Result<[u8; 16]> {
     let mut label = [0; 16];
     let place = label.get_mut(..options.label.len());
     let place = place.ok_or_else(|| Error::Option("a label has at most 16 bytes".into()))?;
@@ -127,7 +127,7 @@ fn superblock(options: &Options, sizes: &Sizes, ids: &Ids) -> Result<Superblock>
         algorithm_usage: 0,
         prealloc_blocks: 0,
         prealloc_dir_blocks: 0,
-        journal: JournalLocation { uuid: [0; 16], inode: 0, device: 0, backup_type: 0, backup: [0; 17] },
+        journal: options.extended.journal.unwrap_or_default().location(),
         last_orphan: 0,
         hash: HashSettings { seed: words(ids.hash_seed), default_version: 1 },
         default_mount_options: DefaultMountOptions::USER_XATTR | DefaultMountOptions::ACL,

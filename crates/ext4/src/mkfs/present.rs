@@ -4,6 +4,7 @@ use super::error::{Error, Result};
 use crate::ground::error::Error as VolumeError;
 use crate::ground::foreign::{Contents, Foreign};
 use crate::ground::options::VolumeOptions;
+use crate::opening::external::Header;
 use crate::opening::superblock::read_superblock;
 use crate::opening::{identify, mmp};
 use uext4_blockdev::Device;
@@ -15,6 +16,10 @@ use uext4_blockdev::Device;
 /// [`Error::Occupied`]; errors of reading the device.
 pub fn refuse_occupied(device: &dyn Device) -> Result<()> {
     check(device, false)
+}
+
+fn is_journal(device: &dyn Device) -> bool {
+    Header::read(device).is_ok()
 }
 
 /// Refuses a device in use by another node and, without `force`, one with recognised contents.
@@ -36,6 +41,9 @@ pub(super) fn check(device: &dyn Device, force: bool) -> Result<()> {
                 }
                 foreign => foreign.to_string(),
             },
+            VolumeError::Incompatible { .. } if is_journal(device) => {
+                "it holds the journal of a volume".into()
+            }
             VolumeError::Corrupt(_) | VolumeError::Incompatible { .. } => {
                 "it holds a damaged or unknown ext4 volume".into()
             }

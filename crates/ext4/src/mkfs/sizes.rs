@@ -138,6 +138,12 @@ impl Asked {
 fn features(options: &Options) -> Result<Features> {
     let mut features = options.feature_words();
     let usual = options.kind.features(options.defaults);
+    if options.is_journal() {
+        return option_error("feature journal_dev makes a journal, not a volume");
+    }
+    if options.extended.journal_name.is_some() {
+        return option_error("option `device`: the device itself must be given (see `format_with_journal`)");
+    }
     if features.metadata_csum() {
         features.ro_compat -= RoCompat::GDT_CSUM;
     } else if features.incompat.contains(Incompat::CSUM_SEED) {
@@ -249,7 +255,7 @@ fn log_flex(options: &Options, features: &Features) -> Result<u8> {
 
 /// Blocks of the journal. A volume too small for a journal gets none, unless a journal size was given.
 fn journal_size(options: &Options, features: &mut Features, geometry: &Geometry) -> Result<JournalSize> {
-    if !features.compat.contains(Compat::HAS_JOURNAL) {
+    if !features.compat.contains(Compat::HAS_JOURNAL) || options.extended.journal.is_some() {
         return Ok(JournalSize::default());
     }
     let unit = u64::from(geometry.block_size());

@@ -24,10 +24,10 @@ const FRONT: u64 = 256 << 10;
 /// Bytes wiped at the end, where MD keeps its superblock: the last whole unit of this size and everything after it.
 const BACK: u64 = 64 << 10;
 
-type Written<T> = std::result::Result<T, VolumeError>;
+pub(super) type Written<T> = std::result::Result<T, VolumeError>;
 
 /// Merges consecutive blocks into large requests, and sends many in parallel.
-struct Writer<'d> {
+pub(super) struct Writer<'d> {
     device: &'d dyn Device,
     block: usize,
     /// Buffered data: first byte, contents.
@@ -39,12 +39,12 @@ struct Writer<'d> {
 }
 
 impl<'d> Writer<'d> {
-    fn new(device: &'d dyn Device, block: usize) -> Writer<'d> {
+    pub(super) fn new(device: &'d dyn Device, block: usize) -> Writer<'d> {
         Writer { device, block, pending: Vec::new(), held: 0, written: 0 }
     }
 
     /// Adds one block, or several consecutive ones.
-    fn put(&mut self, block: u64, bytes: &[u8]) -> Written<()> {
+    pub(super) fn put(&mut self, block: u64, bytes: &[u8]) -> Written<()> {
         let pos = block * self.block as u64;
         for (piece, at) in bytes.chunks(self.block).zip((pos..).step_by(self.block)) {
             match self.pending.last_mut() {
@@ -60,7 +60,7 @@ impl<'d> Writer<'d> {
     }
 
     /// Sends the buffered requests from several threads, since most are small and far apart. Waits for all.
-    fn send(&mut self) -> Written<()> {
+    pub(super) fn send(&mut self) -> Written<()> {
         let pending = std::mem::take(&mut self.pending);
         self.held = 0;
         let (next, device) = (AtomicUsize::new(0), self.device);
@@ -86,7 +86,7 @@ impl<'d> Writer<'d> {
     }
 
     /// Makes a range read as zeros; skips parts known to be zeros.
-    fn zero(&mut self, pos: u64, length: u64) -> Written<()> {
+    pub(super) fn zero(&mut self, pos: u64, length: u64) -> Written<()> {
         if length == 0 || self.device.reads_zeros(pos, length) {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl<'d> Writer<'d> {
     }
 
     /// Writes zeros over the start of the device.
-    fn wipe(&mut self, length: u64) -> Written<()> {
+    pub(super) fn wipe(&mut self, length: u64) -> Written<()> {
         let unit = u64::from(self.device.geometry().logical_block).max(2 * SUPERBLOCK_OFFSET);
         self.overwrite(0, length.next_multiple_of(unit))
     }

@@ -7,12 +7,20 @@ use crate::map;
 use crate::opening::on_device;
 use std::sync::Arc;
 use uext4_iomap::{Found, State};
-use uext4_jbd2::{Journal, JournalInfo, JournalOptions, LogRun, RunMap};
+use uext4_jbd2::{Journal, JournalInfo, JournalOptions, LogMap, LogRun, RunMap};
 use uext4_ondisk::Pblk;
 use uext4_ondisk::ext4::Incompat;
 
+/// Finds the log. `None` if there is none, or it is on a device that a reader does not need.
+pub(crate) fn find(state: &Ext4State) -> Result<Option<Arc<dyn LogMap>>> {
+    if let Some(log) = &state.external_log {
+        return Ok(Some(Arc::new(log.clone())));
+    }
+    Ok(internal(state)?.map(|log| Arc::new(log) as Arc<dyn LogMap>))
+}
+
 /// Finds the blocks of the journal. `None` if the volume has no internal journal.
-pub(crate) fn find(state: &Ext4State) -> Result<Option<RunMap>> {
+fn internal(state: &Ext4State) -> Result<Option<RunMap>> {
     let Some(ino) = state.superblock.journal_inode() else { return Ok(None) };
     // Bypass the cache: the mapping of this inode is checked before the log's blocks are a system zone.
     let inode = state.load_inode(ino)?;
@@ -72,24 +80,29 @@ pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     }
 }
 
-fn load(state: &mut Ext4State) -> Result<Option<(RunMap, JournalInfo)>> {
-    let Some(log) = find(state)? else { return Ok(None) };
-    for run in log.runs() {
-        state.zones.add(Pblk(run.physical), u64::from(run.length));
-    }
-    state.zones.sort();
-    let info = JournalInfo::read(&state.cache, &log)?;
+fn load(state: &mut Ext4State) -> Result<Option<(Arc<dyn LogMap>, JournalInfo)>> {
+    let log: Arc<dyn LogMap> = if let Some(log) = &state.external_log {
+        Arc::new(log.clone())
+    } else {
+        let Some(log) = internal(state)? else { return Ok(None) };
+        for run in log.runs() {
+            state.zones.add(Pblk(run.physical), u64::from(run.length));
+        }
+        state.zones.sort();
+        Arc::new(log)
+    };
+    let info = JournalInfo::read(&state.cache, &*log)?;
     Ok(Some((log, info)))
 }
 
-fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool) -> Result<()> {
+fn begin(state: &mut Ext4State, log: Arc<dyn LogMap>, mut info: JournalInfo, write: bool) -> Result<()> {
     if write {
         // The last check that may refuse the volume. It comes before the first write.
         info.check_room()?;
     }
     if info.needs_recovery() {
-        on_device::ignore_log(state, &log, &info, write)?;
-        info = JournalInfo::read(&state.cache, &log)?;
+        on_device::ignore_log(state, &*log, &info, write)?;
+        info = JournalInfo::read(&state.cache, &*log)?;
     }
     on_device::note_journal_error(state, &info, write)?;
     state.journal_info = Some(info);
@@ -100,7 +113,7 @@ fn begin(state: &mut Ext4State, log: RunMap, mut info: JournalInfo, write: bool)
             checksums: features.metadata_csum(),
         };
         let (cache, committed) = (state.cache.clone(), state.committed.clone());
-        let journal = Journal::open_with(cache, Arc::new(log), committed, &options)?;
+        let journal = Journal::open_with(cache, log, committed, &options)?;
         state.journal = Some(journal);
         state.keep_times();
     }

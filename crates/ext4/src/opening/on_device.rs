@@ -5,7 +5,7 @@ use crate::ground::recovered::RecoveryState;
 use crate::ground::seal::seal;
 use crate::ground::state::Ground;
 use uext4_blockdev::{Buffer, BufferPool, Device, WriteDurability};
-use uext4_jbd2::{JournalInfo, Recovery, mark_empty};
+use uext4_jbd2::{JournalInfo, LogMap, Recovery, mark_empty};
 use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
 
 pub(super) fn encode(superblock: &Superblock, bytes: &mut [u8]) -> Result<()> {
@@ -32,14 +32,14 @@ pub(super) fn note_journal_error(ground: &mut Ground, journal: &JournalInfo, wri
     seal(&before, &mut bytes);
     write_bytes(&*device, SUPERBLOCK_OFFSET, &bytes)?;
     device.flush()?;
-    mark_empty(&*device, journal, journal.sequence(), 0)?;
+    mark_empty(&**ground.log_device(), journal, journal.sequence(), 0)?;
     forget(ground, journal)
 }
 
 /// Ignores a log with contents if the superblock does not ask for recovery. An open for writing empties it.
 pub(super) fn ignore_log(
     ground: &mut Ground,
-    log: &uext4_jbd2::RunMap,
+    log: &dyn LogMap,
     journal: &JournalInfo,
     write: bool,
 ) -> Result<()> {
@@ -47,7 +47,7 @@ pub(super) fn ignore_log(
     if !write {
         return Ok(());
     }
-    let device = ground.cache.device().clone();
+    let device = ground.log_device().clone();
     // Read only to learn which sequence numbers are used up.
     let left_overs = Recovery::read(&device, log, journal, ground.cache.blocks())?;
     mark_empty(&*device, journal, left_overs.empty_sequence(), journal.superblock.errno)?;
@@ -59,6 +59,9 @@ pub(super) fn ignore_log(
 fn forget(ground: &Ground, journal: &JournalInfo) -> Result<()> {
     let size = u64::from(ground.superblock.geometry.block_size());
     ground.cache.forget(SUPERBLOCK_OFFSET / size)?;
+    if ground.external_log.is_some() {
+        return Ok(());
+    }
     Ok(ground.cache.forget(journal.block)?)
 }
 
@@ -66,12 +69,12 @@ pub(super) fn superblock_bytes(device: &dyn Device) -> Result<Vec<u8>> {
     read_bytes(device, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE as usize)
 }
 
-pub(super) fn read_bytes(device: &dyn Device, pos: u64, length: usize) -> Result<Vec<u8>> {
+pub(crate) fn read_bytes(device: &dyn Device, pos: u64, length: usize) -> Result<Vec<u8>> {
     let (_, buffer, offset) = read_around(device, pos, length)?;
     Ok(buffer[offset..offset + length].to_vec())
 }
 
-pub(super) fn write_bytes(device: &dyn Device, pos: u64, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_bytes(device: &dyn Device, pos: u64, bytes: &[u8]) -> Result<()> {
     let (start, mut buffer, offset) = read_around(device, pos, bytes.len())?;
     buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
     Ok(device.write_at(&buffer, start, WriteDurability::Cached)?)

@@ -41,23 +41,24 @@ use crate::ground::options::VolumeOptions;
 use crate::ground::recovered::{RecoveryInfo, RecoveryState};
 use crate::ground::seal::seal;
 use crate::inode::Ext4State;
+use crate::opening::external::Devices;
 use crate::opening::on_device::{encode, read_bytes, superblock_bytes, write_bytes};
 use crate::opening::state::{bare, open_state};
 use crate::opening::superblock::read_superblock;
-use crate::opening::{fast_commit, journal, mmp};
+use crate::opening::{external, fast_commit, journal, mmp};
 use std::sync::Arc;
 use uext4_blockdev::Device;
 use uext4_blockdev::layer::OverlayDevice;
-use uext4_jbd2::{Changes, JournalInfo, LogMap, Recovery, mark_empty, store_empty_superblock};
-use uext4_ondisk::ext4::{Compat, Incompat, RoCompat, SUPERBLOCK_OFFSET, State, Superblock};
+use uext4_jbd2::{Changes, DeviceMap, JournalInfo, LogMap, Recovery, mark_empty, store_empty_superblock};
+use uext4_ondisk::ext4::{Incompat, RoCompat, SUPERBLOCK_OFFSET, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
 
 /// Most bytes of metadata that recovery changes in memory.
 const OVERLAY_BYTES: u64 = 16 << 20;
 
-/// A device ready to be opened, its superblock, and what recovery did.
+/// Devices ready to be opened, the superblock, and what recovery did.
 pub(crate) struct Ready {
-    pub(crate) device: Arc<dyn Device>,
+    pub(crate) devices: Devices,
     pub(crate) superblock: Superblock,
     pub(crate) info: RecoveryInfo,
 }
@@ -66,6 +67,10 @@ pub(crate) struct Ready {
 struct Pending {
     recovery: Recovery,
     overlay: Arc<OverlayDevice>,
+    /// The device with the log, with an empty one, if it is another.
+    log_overlay: Option<Arc<OverlayDevice>>,
+    /// The log that was read.
+    log: Arc<dyn LogMap>,
     /// The superblock after recovery.
     superblock: Superblock,
     /// Its bytes, first with and then without `needs_recovery`.
@@ -78,23 +83,18 @@ struct Pending {
 /// Recovers the volume if its superblock asks for it.
 ///
 /// # Errors
-/// Those that would refuse the volume later too, with nothing written. [`Error::Incompatible`] for an external journal.
-/// For an open for writing: [`Error::Journal`] if the log is damaged, [`Error::FastCommit`] if its fast commits cannot
-/// be replayed.
-pub(crate) fn recover(
-    device: Arc<dyn Device>,
-    superblock: Superblock,
-    options: &VolumeOptions,
-) -> Result<Ready> {
-    match prepare(&device, superblock, options)? {
+/// Those that would refuse the volume later too, with nothing written. For an open for writing: [`Error::Journal`] if
+/// the log is damaged, [`Error::FastCommit`] if its fast commits cannot be replayed.
+pub(crate) fn recover(devices: Devices, superblock: Superblock, options: &VolumeOptions) -> Result<Ready> {
+    match prepare(&devices, superblock, options)? {
         Prepared::Ready(ready) => Ok(*ready),
-        Prepared::ToWrite { pending, log, mut info } => {
-            pending.apply(&*device, &log)?;
+        Prepared::ToWrite { pending, mut info } => {
+            pending.apply(&devices)?;
             info.needed = false;
             if info.state == RecoveryState::Overlay {
                 info.state = RecoveryState::Replayed;
             }
-            Ok(Ready { superblock: read_superblock(&*device)?, device, info: *info })
+            Ok(Ready { superblock: read_superblock(&*devices.volume)?, devices, info: *info })
         }
     }
 }
@@ -104,19 +104,29 @@ pub(crate) fn recover(
 ///
 /// # Errors
 /// Those of an open for writing, except that the device is read-only or in use.
-pub(crate) fn rehearse(device: &Arc<dyn Device>, options: &VolumeOptions) -> Result<()> {
+pub(crate) fn rehearse(devices: &Devices, options: &VolumeOptions) -> Result<()> {
     let options = VolumeOptions { write: true, force: true, ..options.clone() };
-    let superblock = read_superblock(&**device)?;
-    mmp::refuse_shared(&**device, &superblock, &options)?;
-    match prepare(device, superblock, &options)? {
+    let superblock = read_superblock(&*devices.volume)?;
+    mmp::refuse_shared(&*devices.volume, &superblock, &options)?;
+    let mut devices = devices.clone();
+    if devices.log.is_none() {
+        // It was not needed to read the volume. Nothing is written to it here either.
+        let reading = VolumeOptions { write: false, ..options.clone() };
+        devices.log = external::find(&superblock, &reading, true)?;
+    }
+    match prepare(&devices, superblock, &options)? {
         // `prepare` has already opened the volume on the view that includes everything to write.
         Prepared::ToWrite { .. } => Ok(()),
         Prepared::Ready(ready) => {
-            let Ready { device, superblock, info } = *ready;
+            let Ready { devices, superblock, info } = *ready;
             // In memory, this empties a stale log and takes over an error that it recorded.
             let size = superblock.geometry.block_size();
-            let view = OverlayDevice::keeping_writes(device, size, OVERLAY_BYTES)?;
-            open_state(Arc::new(view), superblock, &options, info).map(drop)
+            let keeping = |device: &Arc<dyn Device>| {
+                OverlayDevice::keeping_writes(device.clone(), size, OVERLAY_BYTES).map(Arc::new)
+            };
+            let volume = keeping(&devices.volume)?;
+            let log = devices.log.map(|log| keeping(log.own_device()).map(|view| log.on(view)));
+            open_state(Devices { volume, log: log.transpose()? }, superblock, &options, info).map(drop)
         }
     }
 }
@@ -126,37 +136,33 @@ enum Prepared {
     /// There is nothing to write.
     Ready(Box<Ready>),
     /// All checks have passed. This must be written.
-    ToWrite { pending: Box<Pending>, log: uext4_jbd2::RunMap, info: Box<RecoveryInfo> },
+    ToWrite { pending: Box<Pending>, info: Box<RecoveryInfo> },
 }
 
 /// Decides what recovery has to do. Writes nothing.
-fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOptions) -> Result<Prepared> {
-    let ready = |device: Arc<dyn Device>, superblock, info| {
-        Ok(Prepared::Ready(Box::new(Ready { device, superblock, info })))
+fn prepare(devices: &Devices, superblock: Superblock, options: &VolumeOptions) -> Result<Prepared> {
+    let ready = |devices: Devices, superblock, info| {
+        Ok(Prepared::Ready(Box::new(Ready { devices, superblock, info })))
     };
     if !superblock.needs_recovery() {
-        return ready(device.clone(), superblock, RecoveryInfo::clean());
+        return ready(devices.clone(), superblock, RecoveryInfo::clean());
     }
-    // A journal without an inode is on another device, found by its UUID.
-    if superblock.features.compat.contains(Compat::HAS_JOURNAL) && superblock.journal_inode().is_none() {
-        let feature = "an external journal that was not replayed".into();
-        return Err(Error::Incompatible { action: "recover", feature });
-    }
-    let state = bare(device.clone(), superblock.clone(), options)?;
+    let device = &devices.volume;
+    let state = bare(devices.clone(), superblock.clone(), options)?;
     let Some(log) = journal::find(&state)? else {
         if options.write {
             let text = "the superblock says so (needs_recovery), but there is no journal";
             return Err(Error::NeedsRecovery(text.into()));
         }
-        return ready(device.clone(), superblock, RecoveryInfo::new(RecoveryState::NoJournal, true));
+        return ready(devices.clone(), superblock, RecoveryInfo::new(RecoveryState::NoJournal, true));
     };
-    let journal = JournalInfo::read(&state.cache, &log)?;
+    let journal = JournalInfo::read(&state.cache, &*log)?;
     journal.check_version()?;
     drop(state);
     let block_size = u64::from(superblock.geometry.block_size());
     // This superblock may count too few blocks: if the volume was grown, the new size is in the log.
     let blocks = device.geometry().size / block_size;
-    let recovery = Recovery::read(device, &log, &journal, blocks)?;
+    let recovery = Recovery::read(device, &*log, &journal, blocks)?;
     let mut info = RecoveryInfo::new(RecoveryState::Overlay, true);
     info.note_journal(journal.superblock.errno, &superblock);
     info.log = Some(recovery.report().clone());
@@ -169,27 +175,32 @@ fn prepare(device: &Arc<dyn Device>, superblock: Superblock, options: &VolumeOpt
     {
         return Err(uext4_jbd2::Error::Damaged(damage).into());
     }
-    let mut pending = Pending::new(device, &superblock, recovery)?;
+    let mut pending = Pending::new(devices, &superblock, recovery, log)?;
     mmp::refuse_shared(&*pending.overlay, &pending.superblock, options)?;
-    pending.replay_fast_commits(&log, options, &mut info)?;
+    pending.replay_fast_commits(devices, options, &mut info)?;
     if !options.write {
-        return ready(pending.overlay, pending.superblock, info);
+        return ready(pending.view(devices), pending.superblock, info);
     }
-    let view = open_state(pending.overlay.clone(), pending.superblock.clone(), options, info.clone())?;
+    let view = open_state(pending.view(devices), pending.superblock.clone(), options, info.clone())?;
     // The replay may have moved the journal. Then the block to empty belongs to something else.
     if view.journal_info.as_ref().is_none_or(|again| again.block != journal.block) {
         return Err(Corrupt::from(CorruptKind::JournalTarget).at_block(Pblk(journal.block)).into());
     }
     pending.recount(&view)?;
     drop(view);
-    Ok(Prepared::ToWrite { pending: Box::new(pending), log, info: Box::new(info) })
+    Ok(Prepared::ToWrite { pending: Box::new(pending), info: Box::new(info) })
 }
 
 impl Pending {
     /// `first` is the superblock as it is on the device.
-    fn new(device: &Arc<dyn Device>, first: &Superblock, recovery: Recovery) -> Result<Pending> {
+    fn new(
+        devices: &Devices,
+        first: &Superblock,
+        recovery: Recovery,
+        log: Arc<dyn LogMap>,
+    ) -> Result<Pending> {
         let size = first.geometry.block_size();
-        let overlay = Arc::new(OverlayDevice::new(device.clone(), size, OVERLAY_BYTES)?);
+        let (overlay, log_overlay) = overlays(devices, size)?;
         for replay in recovery.blocks() {
             overlay.redirect(replay.home, replay.copy * u64::from(size), replay.head())?;
         }
@@ -208,7 +219,7 @@ impl Pending {
             superblock.state |= State::ERRORS;
         }
         // Taken from the device: a power cut could leave a part of these bytes.
-        let before = superblock_bytes(&**device)?;
+        let before = superblock_bytes(&*devices.volume)?;
         superblock.features.incompat |= Incompat::RECOVER;
         encode(&superblock, &mut bytes)?;
         seal(&before, &mut bytes);
@@ -219,18 +230,25 @@ impl Pending {
         overlay.patch(SUPERBLOCK_OFFSET, &bytes)?;
 
         let place = journal.block * u64::from(size);
-        let mut log = read_bytes(&*overlay, place, size as usize)?;
-        store_empty_superblock(&mut log, recovery.settled_sequence(), 0)?;
-        overlay.patch(place, &log)?;
+        let holder = log_overlay.as_ref().unwrap_or(&overlay);
+        let mut emptied = read_bytes(&**holder, place, size as usize)?;
+        store_empty_superblock(&mut emptied, recovery.settled_sequence(), 0)?;
+        holder.patch(place, &emptied)?;
         let changes = Changes::new();
-        Ok(Pending { recovery, overlay, superblock, flagged, cleared: bytes, changes })
+        Ok(Pending { recovery, overlay, log_overlay, log, superblock, flagged, cleared: bytes, changes })
+    }
+
+    /// The recovered volume and its empty log.
+    fn view(&self, devices: &Devices) -> Devices {
+        let view = |log: &DeviceMap| self.log_overlay.as_ref().map(|overlay| log.on(overlay.clone()));
+        Devices { volume: self.overlay.clone(), log: devices.log.as_ref().and_then(view) }
     }
 
     /// Replays the fast commits in memory, if there are any. A read-only open skips one that contradicts the volume,
     /// and all later ones.
     fn replay_fast_commits(
         &mut self,
-        log: &dyn LogMap,
+        devices: &Devices,
         options: &VolumeOptions,
         info: &mut RecoveryInfo,
     ) -> Result<()> {
@@ -239,7 +257,7 @@ impl Pending {
         }
         let mut reading = options.clone();
         reading.write = false;
-        let view = open_state(self.overlay.clone(), self.superblock.clone(), &reading, info.clone())?;
+        let view = open_state(self.view(devices), self.superblock.clone(), &reading, info.clone())?;
         if options.write
             && let Some(damage) = view.descriptor_damage
         {
@@ -247,7 +265,7 @@ impl Pending {
             return Err(damage.first.into());
         }
         let budget = OVERLAY_BYTES.saturating_sub(self.overlay.memory_bytes());
-        let source = fast_commit::Source { view: &view, recovery: &self.recovery, log, budget };
+        let source = fast_commit::Source { view: &view, recovery: &self.recovery, log: &*self.log, budget };
         let replayed = if options.write { source.replay() } else { source.replay_good() };
         drop(view);
         let fast_commit::Replayed { changes, done, refused } = replayed?;
@@ -301,7 +319,9 @@ impl Pending {
     }
 
     /// Writes everything, in the order of the module's documentation.
-    fn apply(&self, device: &dyn Device, log: &dyn LogMap) -> Result<()> {
+    fn apply(&self, devices: &Devices) -> Result<()> {
+        let (device, log) = (&*devices.volume, &*self.log);
+        let log_device = &**devices.log_device();
         let journal = self.recovery.info();
         let size = u64::from(journal.superblock.block_size);
         let (home, offset) = (SUPERBLOCK_OFFSET / size, (SUPERBLOCK_OFFSET % size) as usize);
@@ -310,27 +330,39 @@ impl Pending {
                 bytes[offset..offset + self.flagged.len()].copy_from_slice(&self.flagged);
             }
         };
-        self.recovery.write_home(device, &mut adjust)?;
+        self.recovery.write_home(device, log, &mut adjust)?;
         device.flush()?;
         let mut sequence = self.recovery.settled_sequence();
         if !self.changes.is_empty() {
             let stored = self.recovery.convert(device, log, &self.changes)?;
-            stored.write_home(device, &mut adjust)?;
+            stored.write_home(device, log, &mut adjust)?;
             device.flush()?;
             sequence = stored.settled_sequence();
         }
         let errno = journal.superblock.errno;
         if journal.needs_recovery() {
-            mark_empty(device, journal, sequence, errno)?;
+            mark_empty(log_device, journal, sequence, errno)?;
         }
         write_bytes(device, SUPERBLOCK_OFFSET, &self.cleared)?;
         device.flush()?;
         if errno != 0 {
             // The superblock holds the error state now.
-            mark_empty(device, journal, sequence, 0)?;
+            mark_empty(log_device, journal, sequence, 0)?;
         }
         Ok(())
     }
+}
+
+/// Overlays of the volume and of the device with the log, if it is another.
+fn overlays(devices: &Devices, size: u32) -> Result<(Arc<OverlayDevice>, Option<Arc<OverlayDevice>>)> {
+    let volume = devices.volume.clone();
+    let Some(log) = &devices.log else {
+        return Ok((Arc::new(OverlayDevice::new(volume, size, OVERLAY_BYTES)?), None));
+    };
+    let copies = log.own_device().clone();
+    let log = OverlayDevice::new(copies.clone(), size, OVERLAY_BYTES)?;
+    let volume = OverlayDevice::with_copies_on(copies, volume, size, OVERLAY_BYTES)?;
+    Ok((Arc::new(volume), Some(Arc::new(log))))
 }
 
 /// Checks that the superblock from the log belongs to this volume, and that all replayed blocks lie inside the volume.
@@ -341,6 +373,9 @@ fn check_same(first: &Superblock, recovered: &Superblock, recovery: &Recovery) -
     }
     if recovered.journal_inode() != first.journal_inode() {
         return field("journal_inum");
+    }
+    if first.has_external_journal() && recovered.journal.uuid != first.journal.uuid {
+        return field("journal_uuid");
     }
     let blocks = recovered.geometry.blocks_count();
     match recovery.blocks().last() {

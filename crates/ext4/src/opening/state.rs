@@ -1,5 +1,6 @@
 //! From a checked superblock to the state of an open volume.
 
+use super::external::Devices;
 use super::{journal, mmp};
 use crate::change::orphans::survey;
 use crate::ground::error::Result;
@@ -15,14 +16,13 @@ use crate::ground::zones::SystemZones;
 use crate::inode::Ext4State;
 use crate::opening::superblock::check_device;
 use std::sync::Arc;
-use uext4_blockdev::Device;
 use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_ondisk::ext4::Superblock;
 
 /// Checks everything that decides whether a volume can be opened, and loads what every use of it needs. By now the log
 /// is empty or stale.
 pub(crate) fn open_state(
-    device: Arc<dyn Device>,
+    devices: Devices,
     superblock: Superblock,
     options: &VolumeOptions,
     recovery: RecoveryInfo,
@@ -31,8 +31,8 @@ pub(crate) fn open_state(
         features::check_writable(&superblock)?;
     }
     features::check_encoding(&superblock)?;
-    check_device(&superblock, &*device)?;
-    let mut state = bare(device, superblock, options)?;
+    check_device(&superblock, &*devices.volume)?;
+    let mut state = bare(devices, superblock, options)?;
     state.recovery = recovery;
     state.load_zones()?;
     if options.write {
@@ -45,11 +45,8 @@ pub(crate) fn open_state(
 }
 
 /// The state of a volume before its groups and its journal are read.
-pub(super) fn bare(
-    device: Arc<dyn Device>,
-    superblock: Superblock,
-    options: &VolumeOptions,
-) -> Result<Ext4State> {
+pub(super) fn bare(devices: Devices, superblock: Superblock, options: &VolumeOptions) -> Result<Ext4State> {
+    let Devices { volume: device, log } = devices;
     let mut cache_options = CacheOptions::new(superblock.geometry.block_size());
     cache_options.blocks = superblock.geometry.blocks_count();
     cache_options.budget_bytes = options.metadata_budget;
@@ -64,6 +61,7 @@ pub(super) fn bare(
         names: KnownNames::new(options.name_budget),
         map_budget: options.map_budget,
         journal: None,
+        external_log: log,
         unlogged: None,
         committed: Arc::default(),
         journal_info: None,

@@ -142,7 +142,7 @@ impl FileSystem for Ext4 {
     }
 
     fn has_journal(&self) -> bool {
-        self.state.superblock.journal_inode().is_some()
+        self.state.superblock.has_journal()
     }
 
     type Handle<'a> = uext4_jbd2::Handle<'a>;

@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod log;
 pub mod making;
 pub mod mapped;
+pub mod outside;
 pub mod play;
 pub mod sample;
 pub mod scene;

@@ -5,7 +5,7 @@
 
 use super::{Recovery, Replay};
 use crate::io::{escaped_head, transfer, transfer_buffer};
-use crate::{Error, JournalInfo, Result, Tid};
+use crate::{Error, JournalInfo, LogMap, Result, Tid};
 use uext4_blockdev::{Buffer, Device, WriteDurability};
 use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{EncodeError, Pblk};
@@ -22,12 +22,18 @@ impl Replay {
 }
 
 impl Recovery {
-    /// Writes every copy to its home. `adjust` sees each block (its number and contents) before it is written. A
-    /// device flush must follow before the log is emptied. Returns how many blocks were written.
+    /// Writes every copy in `log` to its home on `device`. `adjust` sees each block (its number and contents) before it
+    /// is written. A device flush must follow before the log is emptied. Returns how many blocks were written.
     ///
     /// # Errors
     /// The device's; some blocks may have been written.
-    pub fn write_home(&self, device: &dyn Device, adjust: &mut dyn FnMut(u64, &mut [u8])) -> Result<u32> {
+    pub fn write_home(
+        &self,
+        device: &dyn Device,
+        log: &dyn LogMap,
+        adjust: &mut dyn FnMut(u64, &mut [u8]),
+    ) -> Result<u32> {
+        let copies = log.device().map_or(device, |copies| &**copies);
         let size = self.info.superblock.block_size as usize;
         let most = (PIECE / size).max(1);
         let mut buffer = transfer_buffer(most * size)?;
@@ -38,7 +44,7 @@ impl Recovery {
         let mut written = 0;
         for run in self.blocks.chunk_by(together).flat_map(|run| run.chunks(most)) {
             let bytes = &mut buffer[..run.len() * size];
-            transfer(run[0].copy, |pos| device.read_at(bytes, pos), size)?;
+            transfer(run[0].copy, |pos| copies.read_at(bytes, pos), size)?;
             for (replay, block) in run.iter().zip(bytes.chunks_exact_mut(size)) {
                 if let Some(head) = replay.head() {
                     block[..head.len()].copy_from_slice(&head);
@@ -70,8 +76,8 @@ fn unencodable(_: EncodeError) -> Error {
     uext4_ondisk::Corrupt::from(uext4_ondisk::CorruptKind::JournalField("layout")).into()
 }
 
-/// Writes the superblock of an empty log whose next transaction comes after `sequence`, with the recorded error
-/// `errno`, and makes it durable. All blocks of the log must be durable at home already.
+/// Writes the superblock of an empty log on `device`, whose next transaction comes after `sequence`, with the recorded
+/// error `errno`, and makes it durable. All blocks of the log must be durable at home already.
 ///
 /// # Errors
 /// The device's, or [`Error::Corrupt`].

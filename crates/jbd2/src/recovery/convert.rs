@@ -68,14 +68,16 @@ impl Recovery {
         if needed > u64::from(room) { Err(Error::FastCommitRoom { blocks: needed, room }) } else { Ok(()) }
     }
 
-    /// Makes `changes` the only transaction of the log, in place of the fast commits. The earlier contents of the log
-    /// must be durable at home. Returns the new recovery; none of its blocks is written home yet.
+    /// Makes `changes` the only transaction of the log (on its own device or on `device`), in place of the fast
+    /// commits. The earlier contents of the log must be durable at home. Returns the new recovery; none of its blocks
+    /// is written home yet.
     ///
     /// # Errors
     /// [`Error::FastCommitRoom`], and [`Error::Corrupt`] for a block of the log itself, before anything is written;
     /// the device's, after which recovery finds either the fast commits or the transaction.
     pub fn convert(&self, device: &dyn Device, log: &dyn LogMap, changes: &Changes) -> Result<Recovery> {
         self.check_room(changes.len())?;
+        let device = log.device().map_or(device, |own| &**own);
         if let Some(home) = changes.keys().find(|home| log.holds(**home)) {
             return Err(Corrupt::from(CorruptKind::JournalTarget).at_block(Pblk(*home)).into());
         }

@@ -65,7 +65,7 @@ pub struct Recovery {
 pub struct Replay {
     /// The block.
     pub home: u64,
-    /// Block of the volume that holds the copy.
+    /// Block of the log's device that holds the copy.
     pub copy: u64,
     /// Whether the first four bytes of the copy replace the journal's magic number.
     pub escaped: bool,
@@ -138,8 +138,8 @@ impl LogEnd {
 }
 
 impl Recovery {
-    /// Reads the log on `device` that `log` maps and `info` describes, whether it is empty or not. `blocks` is how
-    /// many blocks the volume has.
+    /// Reads the log that `log` maps, on its own device or on `device`, and `info` describes, whether it is empty or
+    /// not. `blocks` is how many blocks the volume has.
     ///
     /// # Errors
     /// The device's, [`crate::Error::HoleInLog`], and [`crate::Error::Unsupported`] for fast commits of an unknown
@@ -150,7 +150,7 @@ impl Recovery {
         info: &JournalInfo,
         blocks: u64,
     ) -> Result<Recovery> {
-        let mut reader = LogReader::new(&**device, log, info.superblock.block_size)?;
+        let mut reader = LogReader::new(&**log.device().unwrap_or(device), log, info.superblock.block_size)?;
         let mut recovery = Recovery::empty(info);
         if !info.needs_recovery() {
             return Ok(recovery);
@@ -227,6 +227,7 @@ impl Recovery {
         let Some(found) = self.report.fast_commits.filter(|found| found.records > 0) else {
             return Ok(FastCommits::default());
         };
+        let device = log.device().unwrap_or(device);
         let mut reader = LogReader::new(&**device, log, self.info.superblock.block_size)?;
         fast_commit::deliver(&mut reader, &self.info, found, commits, replay)
     }

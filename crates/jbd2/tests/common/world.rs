@@ -313,7 +313,7 @@ pub fn check(run: &Run, image: Vec<u8>, promises: &[u64]) -> (Tid, Start) {
     let recovery = Recovery::read(&device, &**log, &info, cache.blocks()).unwrap();
     let ended = recovery.report().ended;
     assert!(matches!(ended, LogEnd::Complete | LogEnd::Full | LogEnd::Stale), "{ended}");
-    recovery.write_home(&*device, &mut |_, _| ()).unwrap();
+    recovery.write_home(&*device, &**log, &mut |_, _| ()).unwrap();
     mark_empty(&*device, &info, recovery.settled_sequence(), 0).unwrap();
 
     let promised = promises.last().map_or(run.base, |tid| Tid(*tid));

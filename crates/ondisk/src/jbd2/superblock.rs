@@ -136,6 +136,8 @@ pub struct JournalSuperblock {
     pub uuid: [u8; 16],
     /// File systems sharing an external journal (`s_nr_users`).
     pub users: u32,
+    /// The first of them (`s_users`), by UUID.
+    pub user: [u8; 16],
     /// Most blocks in a transaction (`s_max_transaction`); 0 = no limit given.
     pub max_transaction: u32,
     /// Most data blocks in a transaction (`s_max_trans_data`); 0 = no limit given.
@@ -206,6 +208,7 @@ impl JournalSuperblock {
         let superblock = load!(JournalSuperblock from second {
             same: uuid, users, max_transaction, max_transaction_data, checksum_type, fast_commit_blocks_raw, head;
             version,
+            user: second.user_ids[0],
             block_size: raw.block_size.get(),
             blocks: raw.blocks.get(),
             first: raw.first.get(),
@@ -264,6 +267,7 @@ impl JournalSuperblock {
                 raw.incompat.set(self.features.incompat.bits());
                 raw.ro_compat.set(self.features.ro_compat.bits());
                 store!(self into raw { uuid, users, max_transaction, max_transaction_data });
+                raw.user_ids[0] = self.user;
                 store!(self into raw { checksum_type, fast_commit_blocks_raw, head });
                 BlockType::SuperblockV2
             }

@@ -38,6 +38,8 @@ struct Event {
     hard: bool,
     /// No flush makes it durable: it failed, or it is a discard.
     soft: bool,
+    /// Units of the part that a flush is about; empty: all.
+    flushed: Range<u64>,
 }
 
 /// Contents that a unit may have instead of its settled ones.
@@ -125,6 +127,7 @@ impl<'a> History<'a> {
                 let filled = |byte| units.clone().map(|at| hash(at, &vec![byte; self.unit])).collect();
                 Event { hashes: filled(0), junk: filled(JUNK), units, soft: true, ..Event::default() }
             }
+            (Op::Flush, _) => Event { flushed: units, soft: !done, ..Event::default() },
             // A write without bytes was withdrawn before anybody sent it.
             _ => Event { soft: !done, ..Event::default() },
         }
@@ -236,14 +239,14 @@ impl Cursor<'_> {
 
     /// Of every unit the newest write settles that had completed before the flush was submitted.
     fn flush(&mut self, op: usize) {
-        let Event { submitted, soft, .. } = self.history.changes[op];
         let changes = &self.history.changes;
+        let Event { submitted, soft, ref flushed, .. } = changes[op];
         let covered = |loose: &Candidate| {
             loose.completed.is_some_and(|completed| completed < submitted) && !changes[loose.op].soft
         };
         let newest = |unit: &Unit| unit.loose.iter().rposition(covered);
-        let settled: Vec<_> =
-            self.open.iter().filter_map(|(unit, open)| Some((*unit, newest(open)?))).collect();
+        let settled = self.open.iter().filter(|(unit, _)| flushed.is_empty() || flushed.contains(unit));
+        let settled: Vec<_> = settled.filter_map(|(unit, open)| Some((*unit, newest(open)?))).collect();
         for (unit, newest) in settled.into_iter().filter(|_| !soft) {
             self.settle(unit, newest);
         }

@@ -62,9 +62,9 @@ pub enum CrashOutcome {
 pub struct CrashOperation {
     /// Write, flush or discard.
     pub op: Op,
-    /// First byte (0 for a flush).
+    /// First byte (of a flush, of the [part](super::CrashPart) that it is about).
     pub pos: u64,
-    /// Bytes (0 for a flush).
+    /// Bytes (of a flush, of that part; 0: of the whole device).
     pub length: u64,
     /// A write that is durable when it completes.
     pub fua: bool,
@@ -455,6 +455,11 @@ impl CrashDevice {
         Ok(CrashDevice { handle })
     }
 
+    /// Flushes a part of it.
+    pub(super) fn flush_part(&self, pos: u64, length: u64) -> Result<()> {
+        self.run(What::call(Op::Flush, pos, length), |inner| inner.flush())
+    }
+
     /// Its log.
     pub fn handle(&self) -> CrashHandle {
         self.handle.clone()
@@ -535,7 +540,10 @@ impl DeviceQueue for CrashQueue {
         if self.in_flight == self.depth {
             return Err(Full);
         }
-        let what = What::of(&request);
+        let mut what = What::of(&request);
+        if what.op == Op::Flush {
+            (what.pos, what.length) = (request.pos, u64::from(request.length));
+        }
         let address = (what.op == Op::Write).then_some(request.memory.address.as_ptr() as usize);
         let recorded = what.op != Op::Read && self.shared.is_sound(&what, address);
         let state = &mut *self.shared.state.lock();

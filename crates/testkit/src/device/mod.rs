@@ -5,9 +5,11 @@
 mod crash;
 mod fault;
 mod late;
+mod part;
 
 pub use crash::{
     CrashDevice, CrashEvent, CrashHandle, CrashLog, CrashMark, CrashOperation, CrashOptions, CrashOutcome,
 };
 pub use fault::{Fault, FaultAction, FaultDevice, FaultHandle, FaultId, FaultOn};
 pub use late::{LateDevice, LateHandle};
+pub use part::CrashPart;

@@ -11,6 +11,7 @@ use crate::ground::recovered::RecoveryInfo;
 use crate::ground::state::Ground;
 use crate::inode::Ext4State;
 use crate::inode::draft::Draft;
+use crate::opening::external::Devices;
 use crate::opening::state::open_state;
 use crate::opening::superblock::read_superblock;
 use std::cell::{Cell, RefCell};
@@ -56,7 +57,8 @@ impl Made {
         let device: Arc<dyn Device> = self.device.clone();
         let superblock = read_superblock(&*device).unwrap();
         let options = VolumeOptions::read_only();
-        open_state(device, superblock, &options, RecoveryInfo::clean()).unwrap()
+        open_state(Devices { volume: device, log: None }, superblock, &options, RecoveryInfo::clean())
+            .unwrap()
     }
 
     /// Writes changed blocks.

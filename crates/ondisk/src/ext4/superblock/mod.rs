@@ -1,6 +1,7 @@
 //! The superblock: what the volume is, how it is laid out, and what state it was left in.
 
 mod geometry;
+mod journal_device;
 mod parts;
 mod raw;
 
@@ -8,6 +9,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
 pub use geometry::{Geometry, GeometryFields, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+pub use journal_device::JournalDeviceSuperblock;
 pub use parts::{
     DefaultMountOptions, ErrorLog, ErrorRecord, HashSettings, JournalLocation, MmpSettings, OnError,
     SnapshotFields, State, SuperblockFlags, SuperblockTimes,
@@ -389,7 +391,12 @@ impl Superblock {
     pub fn has_external_journal(&self) -> bool {
         self.features.compat.contains(Compat::HAS_JOURNAL)
             && self.journal.inode == 0
-            && self.journal.device != 0
+            && (self.journal.device != 0 || self.journal.uuid != [0; 16])
+    }
+
+    /// Whether the volume has a journal, inside or on a device of its own.
+    pub fn has_journal(&self) -> bool {
+        self.journal_inode().is_some() || self.has_external_journal()
     }
 
     /// Whether the journal must be replayed before the volume is used.
