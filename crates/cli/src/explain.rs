@@ -212,6 +212,7 @@ fn route(route: Route) -> &'static str {
         Route::GeneralRead => "general-read",
         Route::PastEnd => "past-end",
         Route::InlineRead => "inline-read",
+        Route::InlineWrite => "inline-write",
         Route::DaxRead => "dax-read",
         Route::BouncedRead => "bounced-read",
         Route::Overwrite => "overwrite",

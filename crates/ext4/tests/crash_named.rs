@@ -159,6 +159,8 @@ plays! {
     first_writes_flushed: SMALL true, unwritten, first_writes;
     everything_flushed: SMALL true, two_files, everything;
     create_beside_inline_data: INLINE false, nothing, create;
+    inside_inodes: INLINE false, small_files, inside;
+    inside_huge_inodes: INLINE_1024 false, small_files, inside;
     clusters_are_freed: CLUSTERS false, in_pieces, orphans;
 }
 

@@ -531,7 +531,9 @@ fn what_explain_says_is_what_happens() {
         }
     }
     println!("{:#?}", seen.kinds);
-    for route in ["SimpleRead", "GeneralRead", "PastEnd", "InlineRead", "DaxRead", "BouncedRead", "cut"] {
+    for route in
+        ["SimpleRead", "GeneralRead", "PastEnd", "InlineRead", "InlineWrite", "DaxRead", "BouncedRead", "cut"]
+    {
         assert!(seen.kinds.iter().any(|kind| kind.starts_with(route)), "{route}: {:#?}", seen.kinds);
     }
     for kind in ["log", "home", "privileges", "old tail"] {

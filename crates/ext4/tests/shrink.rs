@@ -14,7 +14,7 @@ use uext4::device::MemoryDevice;
 use uext4::device::{Device, Op};
 use uext4::{Error, Fallocate, File, Limit, State, Volume, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
-use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs, oracle};
+use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 
 /// Block sizes, and other arguments of mke2fs.
 const VOLUMES: [(u32, &[&str]); 9] = [
@@ -415,28 +415,6 @@ fn root_the_kernel_goes_on_with_what_was_changed() {
         drop(files);
         close(volume, &device);
     }
-}
-
-#[test]
-fn what_this_version_does_not_keep_is_refused() {
-    needs!(Need::Tool("mke2fs"));
-    let refused = |volume: Volume, path: &str| {
-        let Ok(file) = volume.open_file(path, read_write()) else { panic!("{path} can be opened") };
-        let all = [
-            file.set_len(1),
-            file.set_len(1 << 20),
-            file.fallocate(Fallocate::Punch, 0, 4096),
-            file.fallocate(Fallocate::Allocate, 0, 4096),
-            file.prepare(1),
-        ];
-        for result in all {
-            assert!(matches!(result, Err(Error::Incompatible { .. })), "{path}: {result:?}");
-        }
-    };
-    let source = Scratch::new(1 << 20);
-    std::fs::write(source.file("small"), b"inside").unwrap();
-    let made = VolumeBuilder::new(16 << 20).args(["-O", "inline_data"]).from_dir(source.path()).build();
-    refused(open_rw(Image::load(made.path()).device()), "/small");
 }
 
 /// Signals the end.

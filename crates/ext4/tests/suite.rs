@@ -43,6 +43,7 @@ mod hostile_dirs;
 mod hurd;
 mod indirect;
 mod inline;
+mod inline_writes;
 mod journal_damage;
 mod journal_device;
 mod kernel_volumes;

@@ -9,9 +9,10 @@
 use crate::bounce::{BOUNCE_MAX, next_step};
 use crate::counters::Counter;
 use crate::engine::Engine;
+use crate::error::Error;
 use crate::fs::{Extended, FileSystem, OpenFile};
 use crate::gate::InodeGuard;
-use crate::mapping::{Piece, Range, State};
+use crate::mapping::{MapKind, Piece, Range, State};
 use crate::pipeline::{Filled, Fresh, Mapping};
 use crate::plan::{Durability, GateMode, JournalWork, Plan, Request, Route};
 use crate::write_plan::{may_share, shares_gate};
@@ -35,16 +36,43 @@ impl<F: FileSystem> Engine<F> {
         help: &mut dyn FnMut(),
     ) -> Result<Carried<F::Error>, F::Error> {
         let state = file.state();
-        let (guard, plan) = self.admit(file, request, flow, help)?;
+        let (guard, mut plan) = self.admit(file, request, flow, help)?;
         if plan.drops_privileges {
             self.fs.drop_privileges(&file.inode, &guard)?;
             self.counters.bump(Counter::PrivilegesDropped);
+        }
+        if plan.route == Route::InlineWrite {
+            match self.write_inline(file, &guard, request, data)? {
+                true => return Ok((Ok(()), plan.durability)),
+                // The gate stays closed, so nobody was in between.
+                false => plan = self.decide(file, request, &mut Mapping::Started, false)?,
+            }
         }
         let (bits, exclusive) = (state.block_bits(), guard.is_exclusive());
         self.count_write(&self.counters, request, &plan, exclusive, bits, file.switches);
         guard.mark_written();
         let outcome = Writing { engine: self, file, guard: &guard, request, plan: &plan, data }.run();
         Ok((outcome, plan.durability))
+    }
+
+    /// Writes into the inode. Returns whether it fits.
+    #[cold]
+    fn write_inline(
+        &self,
+        file: &OpenFile<F>,
+        guard: &InodeGuard<'_>,
+        request: &Request,
+        data: &[&[u8]],
+    ) -> Result<bool, F::Error> {
+        guard.mark_written();
+        let stored = self.fs.write_inline(&file.inode, guard, request.range.pos, data)?;
+        if stored {
+            self.counters.bump(Counter::InlineWrites);
+            self.counters.bump(Counter::ExclusiveWrites);
+        } else if file.state().kind() == MapKind::Inline {
+            return Err(Error::MapUnknown(request.range.pos).into());
+        }
+        Ok(stored)
     }
 
     /// Enters the gate and plans the write there. It tries the shared gate first if the write may share it; otherwise

@@ -49,6 +49,8 @@ counters! {
     GeneralReads => "general_reads",
     /// Reads that the file system served from the inode.
     InlineReads => "inline_reads",
+    /// Writes that the file system stored in the inode.
+    InlineWrites => "inline_writes",
     /// Journal handles started (on a volume without a journal: metadata changes), plus one for each write on the plain
     /// route of `overwrite-no-transaction`, including refused writes.
     HandlesStarted => "handles_started",

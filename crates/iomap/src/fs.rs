@@ -71,6 +71,23 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
         Err(Error::MapUnknown(pos).into())
     }
 
+    /// Writes `data`, consecutive buffers, at byte `pos` of an inode of [`MapKind::Inline`](crate::MapKind::Inline), in
+    /// one handle: sets the datasync tid, then the size. The gate is `held` exclusively. `false`: it does not fit, and
+    /// now the inode is of another kind ([`InodeState::set_kind`]) with the same contents, so the write is planned
+    /// again.
+    ///
+    /// # Errors
+    /// Nothing was written then.
+    fn write_inline(
+        &self,
+        _inode: &Self::Inode,
+        _held: &InodeGuard<'_>,
+        _pos: u64,
+        _data: &[&[u8]],
+    ) -> Result<bool, Self::Error> {
+        Err(no_allocation())
+    }
+
     /// Refuses a write that `needs` a change of the map or the size of this inode ([`Error::NeedsAllocation`]), before
     /// any work is done for it, unless the file system can make that change. If it always refuses, the rest of this
     /// trait is never called.

@@ -8,6 +8,7 @@ use crate::snapshot::{MapCell, MapWriter};
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range as Blocks;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 /// The engine's half of an in-memory inode. The file system embeds it in its inode and fills it at load time.
 ///
@@ -22,7 +23,8 @@ pub struct InodeState {
     /// Counts changes of the three above.
     changes: AtomicU64,
     block_bits: u32,
-    kind: MapKind,
+    /// [`MapKind`].
+    kind: AtomicU8,
     /// Shared for direct I/O, exclusive for structural changes.
     pub gate: InodeGate,
     /// The published mapping.
@@ -47,20 +49,27 @@ impl InodeState {
             block_bits,
             sync_tid: AtomicU64::new(0),
             committed,
-            kind: MapKind::Extents,
+            kind: AtomicU8::new(MapKind::Extents as u8),
         }
     }
 
     /// The same inode with a map of this kind.
     #[must_use]
     pub fn with_kind(self, kind: MapKind) -> Self {
-        InodeState { kind, ..self }
+        InodeState { kind: AtomicU8::new(kind as u8), ..self }
     }
 
-    /// The kind of the inode's map.
+    /// The kind of the inode's map. It only changes from [`MapKind::Inline`] to another one, inside the exclusive gate.
     #[inline]
     pub fn kind(&self) -> MapKind {
-        self.kind
+        MapKind::of(self.kind.load(Ordering::Acquire))
+    }
+
+    /// The contents have left the inode: sets the kind of the map that they have now. Hold the gate exclusively, and
+    /// publish the map first.
+    pub fn set_kind(&self, kind: MapKind) {
+        self.kind.store(kind as u8, Ordering::Release);
+        self.changed();
     }
 
     /// Sets the size that users see and that of the on-disk inode, both in bytes. Hold the gate exclusively, set the
@@ -217,7 +226,7 @@ impl InodeState {
             disk_size: DiskSize::from_bits(self.disk_size.load(Ordering::Acquire)),
             block_bits: self.block_bits,
             datasync_dirty: self.datasync_tid().is_some(),
-            kind: self.kind,
+            kind: self.kind(),
         }
     }
 }

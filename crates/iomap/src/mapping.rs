@@ -35,8 +35,20 @@ pub enum MapKind {
     Extents,
     /// Pointers without an unwritten state: a new block is zeroed on the device before it becomes reachable.
     Indirect,
-    /// No map: the contents lie inside the inode.
+    /// No map: the contents lie inside the inode, or the first write may put them there.
     Inline,
+}
+
+impl MapKind {
+    /// The kind whose discriminant this is.
+    #[inline]
+    pub(crate) fn of(number: u8) -> MapKind {
+        match number {
+            number if number == MapKind::Indirect as u8 => MapKind::Indirect,
+            number if number == MapKind::Inline as u8 => MapKind::Inline,
+            _ => MapKind::Extents,
+        }
+    }
 }
 
 /// A range of a file with one state and, unless it is a hole, one contiguous place on the device. All in

@@ -151,9 +151,7 @@ impl<F: FileSystem> Engine<F> {
         if let Some(needs) = needs_allocation(request.range, &view, &summary)
             && let Err(refused) = self.fs.check_allocates(&file.inode, needs)
         {
-            if view.kind != MapKind::Inline {
-                self.counters.bump(Counter::AllocationsRefused);
-            }
+            self.counters.bump(Counter::AllocationsRefused);
             return Err(refused);
         }
         let plan = plan_write_of(request, &view, &summary, &self.capabilities, file.switches);

@@ -171,6 +171,9 @@ pub enum Route {
     PastEnd,
     /// Served by the file system from the inode: no mapping, no device request.
     InlineRead,
+    /// Stored by the file system in the inode, in one handle. If it does not fit, the contents move to a block, and the
+    /// write is planned again.
+    InlineWrite,
     /// A copy out of mapped memory under the gate.
     DaxRead,
     /// A read whose edges go through a bounce buffer.
@@ -242,6 +245,17 @@ pub enum Durability {
     Datasync,
     /// Plain writes, then fsync: commit everything of the inode, flush.
     Fsync,
+}
+
+impl Durability {
+    /// That of a change of metadata.
+    pub(crate) fn by_commit(sync: Sync) -> Durability {
+        match sync {
+            Sync::None => Durability::None,
+            Sync::Data => Durability::Datasync,
+            Sync::All => Durability::Fsync,
+        }
+    }
 }
 
 /// Whether the caller waits until the request completes.
@@ -320,13 +334,14 @@ impl Plan {
     }
 
     /// A write to inline data: a change of the inode itself, through the journal.
-    pub fn inline_write(range: Range, size: u64) -> Plan {
+    pub fn inline_write(request: &Request, size: u64) -> Plan {
         Plan {
-            route: Route::Allocate,
+            route: Route::InlineWrite,
             gate: GateMode::Exclusive,
             drain: true,
             journal: JournalWork::Extend,
-            ..Plan::inline_read(range, size)
+            durability: Durability::by_commit(request.sync),
+            ..Plan::inline_read(request.range, size)
         }
     }
 }

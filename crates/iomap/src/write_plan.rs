@@ -56,7 +56,7 @@ fn plan_changing<R: Routing>(
         true => plan_overwrite(request, view, device, routing),
         false => plan_allocating(request, view, summary, device, routing),
     };
-    if view.disk_size.is_privileged() && view.kind != MapKind::Inline {
+    if view.disk_size.is_privileged() {
         plan.drop_privileges(request);
     }
     plan
@@ -142,7 +142,7 @@ fn plan_allocating<R: Routing>(
     routing: R,
 ) -> Plan {
     if view.kind == MapKind::Inline {
-        return Plan::inline_write(request.range, view.size);
+        return Plan::inline_write(request, view.size);
     }
     let (indirect, extends) = (view.kind == MapKind::Indirect, view.is_extended_by(request.range));
     let zero_edges = edges(request, view, summary);
@@ -160,11 +160,7 @@ fn plan_allocating<R: Routing>(
             (false, false) => JournalWork::Convert,
         },
         zero_edges,
-        durability: match request.sync {
-            Sync::None => Durability::None,
-            Sync::Data => Durability::Datasync,
-            Sync::All => Durability::Fsync,
-        },
+        durability: Durability::by_commit(request.sync),
         finish: if request.queued { Finish::Asynchronous } else { Finish::Synchronous },
     };
     if indirect && summary.hole > 0 {

@@ -267,8 +267,9 @@ fn contents_inside_the_inode_are_no_device_requests() {
             assert_eq!(read, Plan::inline_read(range, 100));
             assert_eq!((read.route, read.counted), (route, false));
             let write = plan_write(&request, &view, &pieces, &device, Switches::ON);
-            assert_eq!(write, Plan::inline_write(range, 100));
+            assert_eq!(write, Plan::inline_write(&request, 100));
             assert_eq!((write.journal, write.gate), (JournalWork::Extend, GateMode::Exclusive));
+            assert_eq!((write.route, write.durability), (Route::InlineWrite, Durability::Datasync));
         }
     }
 }

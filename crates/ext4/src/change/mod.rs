@@ -15,6 +15,7 @@
 //! | `set_xattr.rs` | sets and removes extended attributes |
 //! | `attribute_blocks.rs` | stores attributes in the record and in shared blocks |
 //! | `set_flags.rs` | which flags and projects can be set |
+//! | `inline.rs` | contents inside the inode, and their way out |
 //! | `privileges.rs` | strips set-user-id, set-group-id and capabilities at the first write |
 //! | `times.rs` | writes times of overwrites, which change nothing else |
 //! | `orphans.rs` | inodes to be freed or cut, also after a crash |
@@ -32,6 +33,7 @@ mod attributes;
 mod clear;
 mod convert;
 pub(crate) mod free;
+mod inline;
 pub(crate) mod orphans;
 mod pointers;
 pub(crate) mod privileges;
@@ -46,7 +48,7 @@ use crate::alloc::shared::{FreeSpace, Promise};
 use crate::ground::credits;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::features;
-use crate::inode::fields::check_size;
+use crate::inode::fields::{check_size, maps_extents};
 use crate::inode::{Ext4State, Inode};
 use crate::map::edit;
 use orphans::Orphans;
@@ -73,11 +75,16 @@ impl Files<'_> {
     pub(crate) fn check_allocates(&self, inode: &Inode) -> Result<()> {
         self.check_changes()?;
         // As in the kernel: a pointer cannot say that a block is part of a cluster.
-        if !inode.disk().uses_extents() && self.state.superblock.geometry.cluster_blocks() > 1 {
+        if !self.maps_extents(inode) && self.state.superblock.geometry.cluster_blocks() > 1 {
             let feature = format!("a map without extents on a volume with clusters (inode {})", inode.ino());
             return Err(Error::Incompatible { action: "allocate", feature });
         }
         Ok(())
+    }
+
+    /// Whether an inode has a map of extents, or gets one when its contents leave it.
+    pub(crate) fn maps_extents(&self, inode: &Inode) -> bool {
+        maps_extents(&self.state.superblock, &inode.disk())
     }
 
     /// Checks that an inode can have unwritten blocks.
@@ -86,7 +93,7 @@ impl Files<'_> {
     /// [`Error::Incompatible`] naming what is missing.
     pub(crate) fn check_unwritten(&self, inode: &Inode) -> Result<()> {
         self.check_changes()?;
-        if !inode.disk().uses_extents() {
+        if !self.maps_extents(inode) {
             let feature =
                 format!("a map without extents (inode {}), which holds data and holes only", inode.ino());
             return Err(Error::Incompatible { action: "preallocate, zero or shift blocks", feature });

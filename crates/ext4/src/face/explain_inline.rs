@@ -1,11 +1,12 @@
 //! Explains a request for inline contents.
 
+use crate::change::privileges;
 use crate::face::explain::{Explanation, JournalShare, Query, check_openings};
 use crate::face::volume::Shared;
 use crate::ground::error::{Error, Result};
-use crate::inline;
 use crate::seam::Ext4;
-use uext4_iomap::{OpenFile, Pieces, Plan, Range, State};
+use uext4_iomap::plan::Durability;
+use uext4_iomap::{OpenFile, Pieces, Plan, Range, Request, State};
 
 pub(crate) fn explain_inline(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> Result<Explanation> {
     if query.length == 0 {
@@ -33,11 +34,37 @@ pub(crate) fn explain_inline(shared: &Shared, open: &OpenFile<Ext4>, query: &Que
         let refused = aligned.err().map(|error| error.to_string());
         return Ok(told(plan, pieces, reasons, None, refused));
     }
-    reasons.push("route: not a pure overwrite, the contents are part of the inode".into());
-    let refused = check_openings(shared, open).and(aligned).err();
-    let refused = refused.unwrap_or_else(|| inline::refuse_write(&open.inode));
-    let advice = Some("write it through a mounted volume until it is too large for its inode".into());
-    Ok(told(Plan::inline_write(range, size), pieces, reasons, advice, Some(refused.to_string())))
+    privileges::note(&shared.fs.state, &open.inode)?;
+    let block = u64::from(shared.engine.device().geometry().logical_block);
+    let bounced = (query.pos | query.length) & (block - 1) != 0;
+    let request = Request { range, sync: query.sync, bounced, queued: query.queued };
+    let device = shared.given_device().capabilities();
+    let outlook = shared.engine.explain(open, &request, true, &device)?;
+    let plan = outlook.plan;
+    let refused = check_openings(shared, open).err().or(outlook.refused);
+    let journaled = shared.fs.state.superblock.journal_inode().is_some();
+    let mapping = journaled && !open.switches.overwrite_no_transaction;
+    let mut journal = JournalShare {
+        handles_before: u32::from(plan.drops_privileges) + u32::from(mapping),
+        handles_after: 1,
+        commits: u32::from(plan.durability != Durability::None),
+    };
+    let mut advice = None;
+    if shared.fs.files().fits_inline(&open.inode, range.end().max(size))? {
+        reasons.push("route: not a pure overwrite, the contents are part of the inode".into());
+    } else {
+        journal.handles_before += 1;
+        reasons.push("route: the contents do not fit the inode, and move to a block first".into());
+        reasons.push("then it is planned again, as a write to an ordinary file".into());
+        advice = Some("from the first such write on the file is an ordinary one".into());
+    }
+    if refused.is_none() {
+        reasons.extend(journal.line(journaled));
+    } else {
+        journal = JournalShare::default();
+    }
+    let refused = refused.map(|error| error.to_string());
+    Ok(Explanation { journal, ..told(plan, pieces, reasons, advice, refused) })
 }
 
 /// An explanation without device requests.

@@ -61,7 +61,7 @@ pub(super) fn share(plan: &Plan, facts: &Facts<'_>) -> JournalShare {
 
 impl JournalShare {
     /// In words, if there is anything to say.
-    pub(super) fn line(&self, journaled: bool) -> Option<String> {
+    pub(in crate::face) fn line(&self, journaled: bool) -> Option<String> {
         let JournalShare { handles_before, handles_after, commits } = *self;
         let (handles, commit) = match journaled {
             true => ("handles", "commit"),

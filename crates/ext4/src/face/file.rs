@@ -11,7 +11,7 @@ use crate::seam::Ext4;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use uext4_iomap::{Engine, OpenFile, Piece, Pieces, Range, ReadFlags, WriteFlags};
+use uext4_iomap::{Engine, MapKind, OpenFile, Piece, Pieces, Range, ReadFlags, WriteFlags};
 use uext4_ondisk::Ino;
 
 /// An open file. Cloning shares the inode; all calls may come from any thread.
@@ -76,7 +76,8 @@ impl File {
         &self.engine
     }
 
-    /// Whether the contents are inline, inside the inode: reads need no device request, overwrites are refused.
+    /// Whether the contents are inline, inside the inode: reads need no device request, and a write changes the inode.
+    /// A file that outgrows its inode is an ordinary one from then on, however it was opened.
     pub fn is_inline(&self) -> bool {
         self.open.inode.is_inline()
     }
@@ -177,7 +178,7 @@ impl File {
 
     /// What the engine would do with a request right now, and why. Changes nothing.
     pub fn explain(&self, request: &crate::face::explain::Query) -> Result<Explanation> {
-        if self.is_inline() {
+        if self.open.state().kind() == MapKind::Inline {
             return explain_inline(self.held.shared(), &self.open, request);
         }
         crate::face::explain::explain(self.held.shared(), &self.open, request)

@@ -109,9 +109,7 @@ impl Volume {
             let only_appends = !options.write && !options.truncate;
             let check = if only_appends { check_append } else { check_overwrite };
             check(self.superblock(), &inode)?;
-            if !inode.is_inline() {
-                privileges::note(self.state(), &inode)?;
-            }
+            privileges::note(self.state(), &inode)?;
         }
         let switches = options.switches.unwrap_or(self.shared.options.switches);
         let accesses = self.state().atime != Atime::Off;
@@ -123,9 +121,8 @@ impl Volume {
         let tail = options.append.then(|| open(false, true));
         let open = open(options.read, options.write);
         let file = File::new(open, tail, options.limited, self.shared.clone());
-        // Even an empty file may have blocks past its end, and its times change. An empty inline file has nothing to
-        // cut, and inline contents cannot be changed.
-        if options.truncate && (file.size() > 0 || !file.is_inline()) {
+        // Even an empty file may have blocks past its end, and its times change.
+        if options.truncate {
             file.set_len(0)?;
         }
         Ok(file)

@@ -3,11 +3,10 @@
 use crate::change::Files;
 use crate::face::file::File;
 use crate::ground::error::{Error, Limit, Result};
-use crate::inline;
 use crate::inode::{self, Inode};
 use crate::seam::Ext4;
 use uext4_iomap::gate::InodeGuard;
-use uext4_iomap::{Engine, OpenFile, Pieces, Range, State};
+use uext4_iomap::{Engine, MapKind, OpenFile, Pieces, Range, State};
 use uext4_ondisk::ext4::InodeFlags;
 
 /// What [`File::fallocate`] does; the modes of Linux's `fallocate(2)`.
@@ -54,8 +53,9 @@ impl File {
     ///
     /// # Errors
     /// [`Error::Limit`] for a size that the file cannot have, [`Error::NotPermitted`], [`Error::Incompatible`] naming
-    /// what cannot be changed (inline contents, no journal), [`Error::BadMode`]: nothing was changed then. If a
-    /// long truncation fails or crashes in the middle, the file is longer than asked for and shorter than it was.
+    /// what cannot be changed (no journal), [`Error::BadMode`]: nothing was changed then. [`Error::NoSpace`] if inline
+    /// contents that no longer fit the inode find no block; the file is as it was. If a long truncation fails or
+    /// crashes in the middle, the file is longer than asked for and shorter than it was.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.resize(size)?;
         settle(self.engine(), self.open_file())
@@ -71,6 +71,9 @@ impl File {
             alone = self.alone(drain)?;
         }
         alone.files.check_size(alone.inode, size)?;
+        if alone.resize_inline(size)? {
+            return Ok(());
+        }
         alone.begin()?;
         let before = self.size();
         if size > before {
@@ -107,7 +110,7 @@ impl File {
         self.check_shape(false)?;
         let alone = self.alone(true)?;
         alone.files.check_allocates(alone.inode)?;
-        match alone.inode.disk().uses_extents() {
+        match alone.files.maps_extents(alone.inode) {
             true => alone.prepare(size),
             false => alone.prepare_pointers(size),
         }?;
@@ -160,9 +163,6 @@ impl File {
 /// Checks that size and map of a file may be changed.
 fn check_shape(engine: &Engine<Ext4>, open: &OpenFile<Ext4>, needs_extents: bool) -> Result<()> {
     let (inode, fs) = (&open.inode, engine.fs());
-    if inode.is_inline() {
-        return Err(inline::refuse_write(inode));
-    }
     inode::check_overwrite(&fs.state.superblock, inode)?;
     match needs_extents {
         true => fs.files().check_unwritten(inode),
@@ -232,13 +232,29 @@ impl<'f> Alone<'f> {
         }
     }
 
-    /// Called after all checks, right before the first change. Strips set-id bits and capabilities first.
+    /// Called after all checks, right before the first change. Strips set-id bits and capabilities first, and moves
+    /// inline contents to a block.
     fn begin(&self) -> Result<()> {
+        self.begin_inside()?;
+        self.files.leave_inode(self.inode, &self.held)
+    }
+
+    /// The same before a change that leaves the contents where they are.
+    fn begin_inside(&self) -> Result<()> {
         if self.inode.state.is_privileged() {
             self.files.drop_privileges(self.inode)?;
         }
         self.held.mark_written();
         Ok(())
+    }
+
+    /// Sets the size of inline contents, if they stay in the inode.
+    fn resize_inline(&self, size: u64) -> Result<bool> {
+        if self.inode.state.kind() != MapKind::Inline {
+            return Ok(false);
+        }
+        self.begin_inside()?;
+        self.files.resize_inline(self.inode, &self.held, size)
     }
 
     /// Zeroes the written blocks of a range on the device.

@@ -1,10 +1,13 @@
-//! Inline data of an inode being edited: where it lies in the record, and removing it when the contents move to blocks.
+//! Inline data of an inode being edited: where it lies in the record, storing it, and removing it when the contents
+//! move to blocks.
 
 use super::{ATTRIBUTE, InlineData};
 use crate::ground::error::{Error, Result};
 use crate::inode::draft::Draft;
 use std::ops::Range;
-use uext4_ondisk::ext4::{Superblock, XattrArea, XattrFormat, XattrIndex};
+use uext4_ondisk::ext4::{
+    I_BLOCK_SIZE, InodeFlags, ListedXattr, Superblock, XattrArea, XattrFormat, XattrIndex, XattrList,
+};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
 /// The magic number before the attributes, and its size.
@@ -13,6 +16,8 @@ const MAGIC_SIZE: usize = 4;
 /// Bytes of an attribute's entry header, and of the zeros after the last entry.
 const HEAD_SIZE: usize = 16;
 const END_SIZE: usize = 4;
+/// As in Linux (`ext4_get_max_inline_size`), a file becomes inline only if the attribute could hold a few bytes.
+const NEW_SPARE: usize = 4;
 
 /// The contents, checked as for reading.
 pub(crate) fn data<'d>(superblock: &Superblock, draft: &'d Draft) -> Result<InlineData<'d>> {
@@ -26,6 +31,52 @@ pub(crate) fn data<'d>(superblock: &Superblock, draft: &'d Draft) -> Result<Inli
         }
     };
     InlineData::in_area(&draft.disk, area).map_err(|what| in_inode(CorruptKind::InlineData(what).into()))
+}
+
+/// The contents of a regular file, up to its size; none if it is not inline.
+///
+/// # Errors
+/// As of [`data`].
+pub(crate) fn contents(superblock: &Superblock, draft: &Draft) -> Result<Vec<u8>> {
+    if !draft.disk.has_inline_data() {
+        return Ok(Vec::new());
+    }
+    let data = data(superblock, draft)?;
+    let mut contents = [&data.first[..], data.rest].concat();
+    contents.truncate(usize::try_from(draft.disk.size).unwrap_or(usize::MAX));
+    Ok(contents)
+}
+
+/// Makes these the contents of a regular file that is inline, or has an empty map. Returns whether they fit beside its
+/// attributes; nothing was changed otherwise.
+///
+/// # Errors
+/// [`Error::Corrupt`] of the attributes.
+pub(crate) fn store(superblock: &Superblock, draft: &mut Draft, contents: &[u8]) -> Result<bool> {
+    let range = draft.disk.xattr_range(superblock);
+    let bytes = draft.raw.get(range.clone()).unwrap_or_default();
+    if draft.disk.extra_isize == 0 || bytes.len() < MAGIC_SIZE + END_SIZE {
+        return Ok(false);
+    }
+    let area = XattrArea::in_inode(bytes, &XattrFormat::new(superblock));
+    let area = area.map_err(|corrupt| Error::from(corrupt.in_inode(draft.ino)))?;
+    let mut list = area.as_ref().map(XattrList::from).unwrap_or_default();
+    let is_new = !draft.disk.has_inline_data();
+    if is_new && list.find(XattrIndex::System, ATTRIBUTE).is_some() {
+        return Ok(false);
+    }
+    let (first, rest) = contents.split_at(contents.len().min(I_BLOCK_SIZE));
+    list.set(ListedXattr::here(XattrIndex::System, ATTRIBUTE, rest, false));
+    let spare = if is_new && rest.is_empty() { NEW_SPARE } else { 0 };
+    if MAGIC_SIZE + list.size() + spare > bytes.len() {
+        return Ok(false);
+    }
+    list.encode_in_inode(&mut draft.raw[range])?;
+    draft.disk.i_block = [0; I_BLOCK_SIZE];
+    draft.disk.i_block[..first.len()].copy_from_slice(first);
+    draft.disk.flags &= !InodeFlags::EXTENTS;
+    draft.disk.flags |= InodeFlags::INLINE_DATA;
+    Ok(true)
 }
 
 /// Where the second part of the contents lies in the record: the value of the attribute.

@@ -2,8 +2,8 @@
 //! attribute `system.data`.
 //!
 //! The engine's reads of such files are served from here: the record was read and checked when the inode was loaded, so
-//! no device request is needed, and simple read and the mapping snapshot never see such files. A write would change the
-//! inode itself, through the journal, and is refused. Sources: the kernel's
+//! no device request is needed, and simple read and the mapping snapshot never see such files. A write changes the
+//! inode itself, through the journal (`change/inline.rs`). Sources: the kernel's
 //! `Documentation/filesystems/ext4/inlinedata.rst` and `fs/ext4/inline.c`.
 
 pub(crate) mod edit;
@@ -101,16 +101,12 @@ pub(crate) fn link_target(state: &Ext4State, inode: &Inode) -> Result<Vec<u8>> {
     Ok(target)
 }
 
-/// A file's inline bytes as one piece, up to its end.
+/// A file's inline bytes as one piece, up to its end. None while its first write is still to come.
 pub(crate) fn piece(state: &Ext4State, inode: &Inode) -> Result<Piece> {
-    let length = InlineData::of(state, &inode.disk())?.len().min(inode.state.size());
+    let length = match inode.is_inline() {
+        true => InlineData::of(state, &inode.disk())?.len().min(inode.state.size()),
+        false => 0,
+    };
     let physical = inode.position().saturating_add(I_BLOCK_OFFSET);
     Ok(Piece { logical: 0, physical, length, state: State::Inline })
-}
-
-/// The error for a write.
-pub(crate) fn refuse_write(inode: &Inode) -> Error {
-    let feature =
-        format!("inline data for it (inode {}): the write would change the inode itself", inode.ino());
-    Error::Incompatible { action: "write the file", feature }
 }

@@ -5,7 +5,8 @@ use crate::ground::error::{Error, Limit, Result};
 use crate::ground::state::Ground;
 use uext4_iomap::coarse_now_ns;
 use uext4_ondisk::ext4::{
-    FileType, IndirectLayout, Inode as DiskInode, RoCompat, Superblock, Timestamp, update_inode_checksum,
+    FileType, Incompat, IndirectLayout, Inode as DiskInode, RoCompat, Superblock, Timestamp,
+    update_inode_checksum,
 };
 use uext4_ondisk::{EncodeError, Ino};
 
@@ -17,11 +18,17 @@ const SMALL_SIZE_MAX: u64 = i32::MAX as u64;
 /// Most logical blocks of a file: the last 32-bit number is not usable. Linux's `ext4_max_size`.
 const LOGICAL_BLOCKS: u64 = 0xffff_ffff;
 
+/// Whether an inode has a map of extents, or gets one when its contents leave it.
+pub(crate) fn maps_extents(superblock: &Superblock, disk: &DiskInode) -> bool {
+    let has_extents = superblock.features.incompat.contains(Incompat::EXTENTS);
+    disk.uses_extents() || disk.has_inline_data() && has_extents
+}
+
 /// The largest size of an inode with its kind of map.
 pub(crate) fn size_max(superblock: &Superblock, disk: &DiskInode) -> u64 {
     let block = superblock.geometry.block_size();
     let pointers = || IndirectLayout::new(block).blocks();
-    let blocks = if disk.uses_extents() { LOGICAL_BLOCKS } else { pointers() };
+    let blocks = if maps_extents(superblock, disk) { LOGICAL_BLOCKS } else { pointers() };
     blocks.saturating_mul(u64::from(block))
 }
 

@@ -13,17 +13,41 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use uext4_iomap::{InodeState, MapKind};
-use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags};
+use uext4_ondisk::ext4::{
+    ExtentNode, I_BLOCK_SIZE, Incompat, Inode as DiskInode, InodeFlags, NodeLimits, Superblock,
+};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
-fn map_kind(disk: &DiskInode) -> MapKind {
-    if disk.has_inline_data() {
+fn map_kind(superblock: &Superblock, ino: Ino, disk: &DiskInode) -> MapKind {
+    if disk.has_inline_data() || may_become_inline(superblock, ino, disk) {
         MapKind::Inline
     } else if disk.flags.contains(InodeFlags::EXTENTS) {
         MapKind::Extents
     } else {
         MapKind::Indirect
     }
+}
+
+/// Whether the first write of a file may put its contents into the inode: it is new, or as empty as a new one. (Linux
+/// asks only whether it was created since the mount.)
+fn may_become_inline(superblock: &Superblock, ino: Ino, disk: &DiskInode) -> bool {
+    const OTHERS: InodeFlags = InodeFlags::ENCRYPT
+        .union(InodeFlags::VERITY)
+        .union(InodeFlags::DAX)
+        .union(InodeFlags::JOURNAL_DATA)
+        .union(InodeFlags::EA_INODE);
+    let maps_nothing = match disk.uses_extents() {
+        true => ExtentNode::root(&disk.i_block, NodeLimits::root(superblock))
+            .is_ok_and(|root| root.depth() == 0 && root.is_empty()),
+        false => disk.i_block == [0; I_BLOCK_SIZE],
+    };
+    superblock.features.incompat.contains(Incompat::INLINE_DATA)
+        && disk.file_type() == Some(FileKind::Regular)
+        && ino >= superblock.geometry.first_inode()
+        && disk.extra_isize > 0
+        && disk.size == 0
+        && !disk.flags.intersects(OTHERS)
+        && maps_nothing
 }
 
 impl Ground {
@@ -63,7 +87,11 @@ impl Ground {
         position: u64,
     ) -> Inode {
         let bits = self.superblock.geometry.block_size_log();
-        let state = InodeState::new(disk.size, bits, self.committed.clone()).with_kind(map_kind(&disk));
+        let state = InodeState::new(disk.size, bits, self.committed.clone()).with_kind(map_kind(
+            &self.superblock,
+            ino,
+            &disk,
+        ));
         // The record may include changes that are not durable. Asked after reading: an inode changes in memory first,
         // so changes of a later transaction are not in this record.
         if let Some(tid) = self.newest_uncommitted() {

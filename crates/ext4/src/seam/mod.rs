@@ -125,10 +125,11 @@ impl FileSystem for Ext4 {
         inline::read(&self.state, inode, buf, pos)
     }
 
+    fn write_inline(&self, inode: &Inode, held: &InodeGuard<'_>, pos: u64, data: &[&[u8]]) -> Result<bool> {
+        self.files().write_inline(inode, held, pos, data)
+    }
+
     fn check_allocates(&self, inode: &Inode, needs: uext4_iomap::Error) -> Result<()> {
-        if inode.is_inline() {
-            return Err(inline::refuse_write(inode));
-        }
         // If the volume or the map cannot change, refuse with what the write would have needed, and the reason.
         if let Err(refused) = self.files().check_allocates(inode) {
             return Err(Error::needs_allocation(needs, &refused));

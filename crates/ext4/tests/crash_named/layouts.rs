@@ -26,6 +26,8 @@ pub const CLUSTERS: Layout = layout(12, &["-b", "1024", "-J", "size=1", "-O", "b
 pub const MIDDLE: Layout = layout(12, &["-b", "2048", "-J", "size=2", "-O", "^orphan_file"]);
 pub const LARGE: Layout = layout(16, &["-b", "4096", "-J", "size=4"]);
 pub const INLINE: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "inline_data"]);
+pub const INLINE_1024: Layout =
+    layout(16, &["-b", "4096", "-J", "size=4", "-O", "inline_data", "-I", "1024"]);
 pub const POINTERS: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "^extent,^64bit"]);
 pub const HUGE: Layout = layout(136, &["-b", "65536", "-J", "size=64"]);
 

@@ -5,7 +5,7 @@ use crate::common::patterned;
 use crate::common::scene::Scene;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use uext4::{Fallocate, WriteFlags};
+use uext4::{Counter, Fallocate, WriteFlags, XattrFlags};
 use uext4_testkit::rng::mix;
 
 const PLAIN: WriteFlags = WriteFlags::empty();
@@ -521,4 +521,41 @@ pub fn pointers(scene: &mut Scene, _: Layout) {
             scene.sync(&path);
         }
     }
+}
+
+/// Files inside their inodes, and an empty one.
+pub fn small_files(scene: &mut Scene, _: Layout) {
+    files(scene, &[("/a", 40), ("/b", 130), ("/d/c", 0)]);
+}
+
+/// Writes and new sizes inside the inode; growth, attributes and punches that move the contents out; new files.
+pub fn inside(scene: &mut Scene, _: Layout) {
+    for round in 0..60_u64 {
+        let path = ["/a", "/b", "/d/c"][(round % 3) as usize];
+        let (pos, length) = (scene.rng.below(100), 1 + scene.rng.below(60));
+        let flags = *scene.rng.pick(&[PLAIN, DSYNC, WriteFlags::SYNC]);
+        match scene.rng.below(12) {
+            0..4 => scene.write(path, pos, length, flags),
+            4 | 5 => scene.append(path, length, flags),
+            6 => scene.set_len(path, pos),
+            7 => scene.sync(path),
+            8 => scene.write(path, pos, 1100, flags),
+            9 => {
+                let value = vec![b'v'; length as usize];
+                scene.volume.set_xattr(path, "user.a", &value, XattrFlags::empty(), true).unwrap();
+                scene.append(path, length, DSYNC);
+            }
+            10 => scene.fallocate(path, Fallocate::Punch, pos, length),
+            _ => {
+                scene.remove(path, round % 2 == 0);
+                scene.create(path);
+                scene.write(path, 0, length, flags);
+            }
+        }
+        if !scene.files[path].file.is_inline() && scene.rng.below(3) == 0 {
+            scene.remove(path, false);
+            scene.create(path);
+        }
+    }
+    assert!(scene.volume.stats().get(Counter::InlineWrites) > 15);
 }

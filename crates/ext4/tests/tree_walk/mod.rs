@@ -45,6 +45,8 @@ struct Walk {
     inodes: HashMap<Id, (Ino, u32)>,
     steps: u64,
     what: String,
+    /// The volume has inline data.
+    inline: bool,
 }
 
 /// What a step does, for messages.
@@ -70,6 +72,7 @@ impl Walk {
             inodes,
             steps: 0,
             what,
+            inline: args.iter().any(|arg| arg.contains("inline_data")),
         }
     }
 
@@ -310,10 +313,18 @@ impl Walk {
         }
     }
 
+    /// Where to write, and how much. Files of volumes with inline data often stay in their inode.
+    fn part(&mut self) -> (u64, usize) {
+        match self.inline && self.rng.below(3) > 0 {
+            true => (self.rng.below(90), 1 + self.rng.below(70) as usize),
+            false => (self.rng.below(9000), 1 + self.rng.below(5000) as usize),
+        }
+    }
+
     fn contents(&mut self) {
         let Some(id) = self.pick(|thing| matches!(thing.kind, Kind::File(_))) else { return };
         let file = self.node(id).open(OpenOptions::new().write(true)).unwrap();
-        let (pos, length) = (self.rng.below(9000), 1 + self.rng.below(5000) as usize);
+        let (pos, length) = self.part();
         let thing = self.model.things.get_mut(&id).unwrap();
         let Kind::File(bytes) = &mut thing.kind else { return };
         thing.modified = None;

@@ -148,12 +148,13 @@ impl Walk {
         // Root keeps set-group-id where the library strips it.
         let wanted = |thing: &Thing| matches!(thing.kind, Kind::File(_)) && thing.mode & 0o6000 == 0;
         let Some((id, path)) = self.named(top, wanted) else { return };
-        let (pos, length) = (self.rng.below(9000), 1 + self.rng.below(5000) as usize);
+        let (pos, length) = self.part();
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         let thing = self.model.things.get_mut(&id).unwrap();
         thing.modified = None;
         let Kind::File(bytes) = &mut thing.kind else { return };
-        if self.rng.below(3) == 0 {
+        // Some versions of Linux crash when they truncate an inline file.
+        if self.rng.below(3) == 0 && !self.inline {
             bytes.resize(pos as usize, 0);
             file.set_len(pos).unwrap();
         } else {
