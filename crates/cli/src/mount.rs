@@ -5,16 +5,19 @@ mod options;
 use crate::args::Globals;
 use crate::error::{self, CliError};
 use crate::open::{OpenHow, device};
+use crate::text;
 use clap::{Args, ValueHint};
 use options::Options;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use uext4::{Switches, Volume};
+use uext4::device::Locator;
+use uext4::{Switches, Target, Volume};
 use uext4_fuse::{Ended, Session, Stopper};
 
 /// Set in the process that serves a mount in the background.
@@ -41,6 +44,10 @@ Options of -o, separated by commas:
   threads=N                    threads that serve requests
   suid, nosuid, dev, nodev, exec, noexec
                                as of mount(8) (default: nosuid,nodev,exec)
+  uid=N, gid=N                 everything seems to belong to this user, this group; owners on the volume stay
+  offset=BYTES, partition=N    the part of the device that holds the volume
+  sync, dirsync                every change, every change of names is durable when it returns
+  errors=remount-ro, lazytime  always the case: after an error nothing is written; times alone cause no commit
   fsname=NAME, subtype=NAME    what /proc/mounts shows: NAME instead of DEVICE, and fuse.NAME instead of fuse.uext4
 
 syncfs(2) and sync(1) do not reach a FUSE server: what they do not make durable becomes so after commit=SECONDS.
@@ -62,8 +69,7 @@ pub struct MountArgs {
 
 /// Runs it.
 pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
-    let spec = device(&args.device)?;
-    let options = Options::parse(&args.options, &args.device)?;
+    let options = Options::parse(&args.options, device(&args.device)?)?;
     if globals.trace.is_some() {
         return Err(CliError::usage("mount cannot be traced"));
     }
@@ -80,17 +86,17 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
     let directory = directory.map_err(|error| host(&args.directory, "mount", &error))?;
     let how = OpenHow { write: options.write, ..OpenHow::reading(globals, false, Switches::ON) };
     let at = |error| CliError::at(&args.device, error);
-    let opened = how.open_device(&spec).map_err(at)?;
+    let opened = how.open_device(&options.spec).map_err(|error| held(at(error), &options))?;
     let volume = Volume::open_device(opened, globals.with_journals(options.volume())).map_err(at)?;
     if let Some(loss) = volume.info().recovery.loss() {
         let message = format!("an older state is seen: {loss}");
-        error::warn(&globals.command, globals.json, &spec.to_string(), &message);
+        error::warn(&globals.command, globals.json, &options.spec.to_string(), &message);
     }
     let signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| host(&directory, "mount", &error))?;
     let connection = uext4_fuse::mount(&directory, &options.mount)
         .map_err(|error| CliError::failed(directory.as_os_str(), format!("mount: {error}"), error.errno()))?;
-    let session = Session::start(connection, volume, options.threads).map_err(|error| {
+    let session = Session::start(connection, volume, &options.serve).map_err(|error| {
         // Nobody serves it.
         let _gone = uext4_fuse::unmount(&directory, true);
         host(&directory, "serve", &error)
@@ -165,4 +171,29 @@ fn serve(directory: &Path, session: &Session) {
         let _as_far_as_possible = rustix::fs::syncfs(&root);
     }
     let _gone = uext4_fuse::unmount(directory, true);
+}
+
+/// The failure of an open, with where the device is mounted if it is.
+fn held(error: CliError, options: &Options) -> CliError {
+    let identity = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let Locator::Path(path) = &options.spec.locator else { return error };
+    let Some(own) = identity(path) else { return error };
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let at = table.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let (source, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
+        let source = Target::parse_bytes(unescaped(source).as_bytes()).ok()?.spec;
+        let Locator::Path(path) = source.locator else { return None };
+        (kind.starts_with("fuse.") && identity(&path) == Some(own)).then(|| unescaped(point))
+    });
+    match at {
+        Some(point) => error.with(&format!("it is mounted at {}", text::visible(point.as_bytes()))),
+        None => error,
+    }
+}
+
+/// The mount table writes space, tab, newline and backslash as `\ooo`.
+fn unescaped(field: &str) -> String {
+    let codes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    codes.iter().fold(field.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }

@@ -11,6 +11,7 @@
 
 mod dev;
 mod mount;
+mod options;
 mod reply;
 mod request;
 mod server;
@@ -20,4 +21,5 @@ mod transport;
 mod wire;
 
 pub use mount::{Connection, MountError, MountOptions, mount, unmount};
+pub use options::ServeOptions;
 pub use session::{Ended, Session, Stopper};

@@ -5,6 +5,7 @@
 //! that its caller can be killed; whatever it wrote may or may not be durable then.
 
 use crate::mount::Connection;
+use crate::options::ServeOptions;
 use crate::reply::{Errno, Outcome, Reply};
 use crate::request::{Request, cut};
 use crate::server::{Answer, Negotiated, Payload, Served, negotiate};
@@ -80,15 +81,15 @@ struct Shared {
 }
 
 impl Session {
-    /// Greets the kernel, and starts `threads` threads (at least one) that serve the mount.
+    /// Greets the kernel, and starts the threads that serve the mount.
     ///
     /// # Errors
     /// If the kernel is too old (before Linux 5.12), the mount is gone already, or there is no memory or thread.
-    pub fn start(connection: Connection, volume: Volume, threads: usize) -> io::Result<Session> {
+    pub fn start(connection: Connection, volume: Volume, options: &ServeOptions) -> io::Result<Session> {
         let channel: Arc<dyn Channel> = Arc::new(connection.into_device());
         greet(&channel)?;
-        let wanted = threads.max(1);
-        let served = Served::new(volume, channel.clone()).map_err(io::Error::other)?;
+        let wanted = options.threads.max(1);
+        let served = Served::new(volume, channel.clone(), options.clone()).map_err(io::Error::other)?;
         let (interrupts, interrupted) = std::sync::mpsc::channel();
         let shared = Arc::new(Shared {
             channel,

@@ -1,16 +1,14 @@
 //! The options of `-o`, as users of mount(8) and FUSE write them.
 
 use crate::error::CliError;
-use crate::text;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use crate::text::{self, parse_size};
 use std::time::Duration;
-use uext4::device::closest;
-use uext4::{Atime, VolumeOptions};
-use uext4_fuse::MountOptions;
+use uext4::device::{Locator, closest};
+use uext4::{Atime, DeviceSpec, VolumeOptions};
+use uext4_fuse::{MountOptions, ServeOptions};
 
 /// Options without a value.
-const WORDS: [&str; 13] = [
+const WORDS: [&str; 19] = [
     "ro",
     "rw",
     "allow_other",
@@ -24,11 +22,20 @@ const WORDS: [&str; 13] = [
     "nodev",
     "exec",
     "noexec",
+    "sync",
+    "async",
+    "dirsync",
+    "lazytime",
+    "auto",
+    "noauto",
 ];
 /// Options with a value.
-const WITH_VALUES: [&str; 4] = ["commit", "threads", "fsname", "subtype"];
+const WITH_VALUES: [&str; 9] =
+    ["commit", "threads", "fsname", "subtype", "uid", "gid", "offset", "partition", "errors"];
 /// Longest interval between commits, in seconds.
 const COMMIT_MAX: u64 = 86_400;
+/// Largest number of a user or group.
+const ID_MAX: u64 = u32::MAX as u64 - 1;
 /// Most threads.
 const THREADS_MAX: usize = 256;
 
@@ -39,8 +46,12 @@ pub struct Options {
     pub mount: MountOptions,
     /// Open for writing.
     pub write: bool,
-    /// Threads that serve requests.
-    pub threads: usize,
+    /// The device, with the part of it that the options name, and an absolute path.
+    pub spec: DeviceSpec,
+    /// How it is served.
+    pub serve: ServeOptions,
+    offset: Option<u64>,
+    partition: Option<u32>,
     atime: Atime,
     commit: Duration,
 }
@@ -50,12 +61,15 @@ impl Options {
     ///
     /// # Errors
     /// Bad usage: unknown options, and impossible values.
-    pub fn parse(lists: &[String], device: &OsString) -> Result<Options, CliError> {
+    pub fn parse(lists: &[String], spec: DeviceSpec) -> Result<Options, CliError> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut options = Options {
-            mount: MountOptions::new(text::visible(device.as_bytes())),
+            mount: MountOptions::new(""),
+            spec,
             write: true,
-            threads: (2 * processors).clamp(4, 16),
+            serve: ServeOptions { threads: (2 * processors).clamp(4, 16), ..ServeOptions::default() },
+            offset: None,
+            partition: None,
             atime: Atime::Off,
             commit: Duration::from_secs(5),
         };
@@ -66,6 +80,7 @@ impl Options {
             }
         }
         options.mount.read_only = !options.write;
+        options.name_device()?;
         Ok(options)
     }
 
@@ -73,6 +88,32 @@ impl Options {
     pub fn volume(&self) -> VolumeOptions {
         let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
         options.background(true).keep_set_id(true).atime(self.atime).commit_interval(self.commit)
+    }
+
+    /// Completes the device, and what the mount table shows of it.
+    fn name_device(&mut self) -> Result<(), CliError> {
+        let named = &mut self.spec.options;
+        let parts = [
+            self.offset.is_some(),
+            self.partition.is_some(),
+            named.offset.is_some(),
+            named.partition.is_some(),
+        ];
+        if parts.iter().filter(|given| **given).count() > 1 {
+            return Err(CliError::usage("one of offset= and partition= names the part of the device, once"));
+        }
+        named.offset = named.offset.or(self.offset);
+        named.partition = named.partition.or(self.partition);
+        // The server leaves its working directory.
+        if let Locator::Path(path) = &mut self.spec.locator
+            && let Ok(absolute) = std::fs::canonicalize(&*path)
+        {
+            *path = absolute;
+        }
+        if self.mount.source.is_empty() {
+            self.mount.source = self.spec.to_string();
+        }
+        Ok(())
     }
 
     fn switch(&mut self, word: &str) -> Result<(), CliError> {
@@ -90,6 +131,11 @@ impl Options {
             "nodev" => self.mount.dev = false,
             "exec" => self.mount.exec = true,
             "noexec" => self.mount.exec = false,
+            "sync" => self.serve.sync = true,
+            "async" => self.serve.sync = false,
+            "dirsync" => self.serve.dirsync = true,
+            // Times are lazy anyhow; the others are for the reader of fstab.
+            "lazytime" | "auto" | "noauto" => {}
             _ if WITH_VALUES.contains(&word) => {
                 return Err(CliError::usage(format!("option {word} needs a value: {word}=…")));
             }
@@ -107,8 +153,25 @@ impl Options {
             }
             "threads" => match number(name, value, THREADS_MAX as u64)? {
                 0 => return Err(CliError::usage("threads=0: nobody would serve the mount")),
-                threads => self.threads = threads as usize,
+                threads => self.serve.threads = threads as usize,
             },
+            "uid" => self.serve.uid = Some(number(name, value, ID_MAX)? as u32),
+            "gid" => self.serve.gid = Some(number(name, value, ID_MAX)? as u32),
+            "offset" => {
+                let wrong = || {
+                    CliError::usage(format!("offset={}: expected a size", text::visible(value.as_bytes())))
+                };
+                self.offset = Some(parse_size(value).map_err(|_| wrong())?);
+            }
+            "partition" => match number(name, value, u32::MAX.into())? {
+                0 => return Err(CliError::usage("partition=0: partitions are counted from 1")),
+                partition => self.partition = Some(partition as u32),
+            },
+            // A volume that broke a promise takes no changes until it is opened again.
+            "errors" if value == "remount-ro" => {}
+            "errors" => {
+                return Err(CliError::usage("after an error nothing is written: only errors=remount-ro"));
+            }
             "fsname" => self.mount.source = value.to_owned(),
             "subtype" => self.mount.subtype = value.to_owned(),
             _ if WORDS.contains(&name) => {
@@ -131,7 +194,7 @@ fn number(name: &str, value: &str, most: u64) -> Result<u64, CliError> {
 fn unknown(word: &str) -> CliError {
     let meant = closest(word, WORDS.into_iter().chain(WITH_VALUES));
     let hint = meant.map_or_else(String::new, |meant| format!(" (did you mean {meant}?)"));
-    CliError::usage(format!("unknown mount option `{}`{hint}", text::visible(OsStr::new(word).as_bytes())))
+    CliError::usage(format!("unknown mount option `{}`{hint}", text::visible(word.as_bytes())))
 }
 
 #[cfg(test)]
@@ -139,7 +202,11 @@ mod tests {
     use super::*;
 
     fn parsed(list: &str) -> Result<Options, CliError> {
-        Options::parse(&[list.to_owned()], &"disk.img".into())
+        of(list, "/nowhere/disk.img")
+    }
+
+    fn of(list: &str, device: &str) -> Result<Options, CliError> {
+        Options::parse(&[list.to_owned()], uext4::Target::parse_bytes(device.as_bytes()).unwrap().spec)
     }
 
     #[test]
@@ -147,16 +214,30 @@ mod tests {
         let options = parsed("").unwrap();
         let mount = &options.mount;
         assert!(options.write && !mount.read_only && !mount.suid && !mount.dev && mount.exec);
-        assert_eq!((mount.source.as_str(), mount.subtype.as_str()), ("disk.img", "uext4"));
+        assert_eq!((mount.source.as_str(), mount.subtype.as_str()), ("/nowhere/disk.img", "uext4"));
         let options = parsed("ro,suid,noexec,,commit=9,threads=3,fsname=a=b,relatime").unwrap();
         let mount = &options.mount;
         assert!(!options.write && mount.read_only && mount.suid && !mount.dev && !mount.exec);
-        assert_eq!((mount.source.as_str(), options.threads), ("a=b", 3));
+        assert_eq!((mount.source.as_str(), options.serve.threads), ("a=b", 3));
         assert_eq!((options.commit, options.atime), (Duration::from_secs(9), Atime::Relatime));
         // Two switches, not one.
         let mount = parsed("dev,nosuid").unwrap().mount;
         assert!(mount.dev && !mount.suid);
         assert!(parsed("ro,rw").unwrap().write);
+    }
+
+    #[test]
+    fn a_part_of_the_device_is_named_once() {
+        let part = |list: &str, device: &str| {
+            of(list, device).map(|options| (options.spec.options.offset, options.spec.options.partition))
+        };
+        assert_eq!(part("offset=1M", "disk.img").unwrap(), (Some(1 << 20), None));
+        assert_eq!(part("partition=2", "disk.img").unwrap(), (None, Some(2)));
+        assert_eq!(part("", "disk.img?partition=3").unwrap(), (None, Some(3)));
+        for (list, device) in [("offset=1,partition=1", "disk.img"), ("partition=1", "disk.img?offset=4096")]
+        {
+            assert!(matches!(part(list, device), Err(CliError::Usage(_))), "{list} {device}");
+        }
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use super::{Mounted, NEEDS, UEXT4, is_mounted, volume, wait_until};
 use rustix::process::Signal;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use uext4_testkit::guard::machine_lock;
-use uext4_testkit::oracle::{debugfs_write, e2fsck};
+use uext4_testkit::oracle::{debugfs_write, e2fsck, e2fsck_clean};
 use uext4_testkit::{Need, requirement};
 
 /// Runs `uext4 mount` without `-f`.
@@ -40,18 +40,31 @@ fn root_a_mount_in_the_background_stands_when_the_command_returns() {
         assert!(words.contains(said) && words.lines().count() == 1, "{words}");
         assert!(!is_mounted(point));
     }
-    assert_eq!(mount(volume.path(), point, "fsname=a b"), (Some(0), String::new()));
+    assert_eq!(mount(volume.path(), point, ""), (Some(0), String::new()));
     std::fs::write(point.join("file"), "here").unwrap();
     // Nobody else has it meanwhile.
-    let (code, words) = mount(volume.path(), &missing, "");
+    let other = tempfile::tempdir().unwrap();
+    let (code, words) = mount(volume.path(), other.path(), "");
     assert_eq!(code, Some(1), "{words}");
+    assert!(
+        words.contains("in use by") && words.contains(&format!("it is mounted at {}", point.display())),
+        "{words}"
+    );
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
-    assert!(table.contains("a\\040b") && table.contains("fuse.uext4"), "{table}");
+    assert!(
+        table.contains(&format!("{} {} fuse.uext4 ", volume.path().display(), point.display())),
+        "{table}"
+    );
     assert!(Command::new("umount").arg(point).status().unwrap().success());
     wait_until("a clean volume", || e2fsck(volume.path(), &["-fn"]).is_clean());
     let again = volume.path();
-    wait_until("its server's end", || mount(again, point, "ro").0 == Some(0));
+    wait_until("its server's end", || mount(again, point, "ro,fsname=a b").0 == Some(0));
     assert_eq!(std::fs::read(point.join("file")).unwrap(), b"here");
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(
+        table.lines().any(|line| line.starts_with("a\\040b ") && line.contains(" ro,nosuid,nodev,")),
+        "{table}"
+    );
     assert!(Command::new("umount").arg(point).status().unwrap().success());
 }
 
@@ -150,7 +163,7 @@ fn root_an_ordinary_user_mounts_by_fusermount3() {
     let program = directory.path().join("uext4");
     std::fs::copy(UEXT4, &program).unwrap();
     for path in [directory.path(), &point, &image] {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     // The root directory of the volume is root's: only a file of the user can be changed.
     let own = "set_inode_field / mode 040777";
@@ -162,4 +175,43 @@ fn root_an_ordinary_user_mounts_by_fusermount3() {
     assert!(said.starts_with("65534 644\n") && said.ends_with("0\n"), "{said}");
     wait_until("a clean volume", || e2fsck(&image, &["-fn"]).is_clean());
     assert!(!is_mounted(&point));
+}
+
+#[test]
+fn root_owners_parts_and_synchronous_mounts() {
+    if !requirement::require("mount::life::options", &NEEDS) {
+        return;
+    }
+    // The volume begins one mebibyte into the image.
+    let volume = volume();
+    let image = volume.scratch().file("disk.img");
+    let bytes = std::fs::read(volume.path()).unwrap();
+    std::fs::write(&image, [&vec![0; 1 << 20], &bytes[..]].concat()).unwrap();
+    let mounted =
+        Mounted::new(&image, "offset=1M,uid=1000,gid=1001,allow_other,sync,dirsync,errors=remount-ro");
+    let file = mounted.at("file");
+    std::fs::write(&file, "durable").unwrap();
+    let owner = |path: &Path| {
+        let found = std::fs::metadata(path).unwrap();
+        (found.uid(), found.gid())
+    };
+    assert_eq!((owner(&file), owner(mounted.path())), ((1000, 1001), (1000, 1001)));
+    assert!(super::as_user(1000, 1, "", "echo more >> file && echo new > new", mounted.path()).0 == 0);
+    assert!(super::as_user(1002, 1, "", "echo more >> file", mounted.path()).0 != 0);
+    assert_eq!(chown(&file, Some(5), None).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    chown(&file, Some(1000), Some(1001)).unwrap();
+    std::fs::create_dir_all(mounted.at("a/b")).unwrap();
+    std::fs::rename(mounted.at("a/b"), mounted.at("c")).unwrap();
+    // Nothing was synced by hand.
+    let mut mounted = mounted;
+    mounted.signal(Signal::KILL);
+    assert!(!mounted.ended().success());
+    drop(mounted);
+    let mounted = Mounted::new(format!("{}?offset=1M", image.display()), "");
+    assert_eq!(std::fs::read(mounted.at("file")).unwrap(), b"durablemore\n");
+    assert_eq!((owner(&mounted.at("file")), owner(&mounted.at("new"))), ((0, 0), (1000, 1)));
+    assert!(mounted.at("c").is_dir() && !mounted.at("a/b").exists());
+    mounted.unmount();
+    std::fs::write(&image, &std::fs::read(&image).unwrap()[1 << 20..]).unwrap();
+    e2fsck_clean(&image);
 }

@@ -1,7 +1,9 @@
 //! `uext4 mount`: real mounts. The judges are the kernel's ext4 on a loop device, a model, and e2fsck.
 
 mod data;
+mod faults;
 mod life;
+mod programs;
 mod tree;
 mod users;
 
@@ -52,12 +54,12 @@ struct Mounted {
 impl Mounted {
     /// Mounts an image.
     #[track_caller]
-    fn new(image: &Path, options: &str) -> Mounted {
+    fn new(image: impl AsRef<std::ffi::OsStr>, options: &str) -> Mounted {
         let lock = machine_lock();
         let directory = tempfile::Builder::new().prefix("uext4-testmnt-").tempdir().unwrap();
         let mut command = Command::new(UEXT4);
         command.args(["mount", "-f", "-o"]).arg(format!("threads=4,{options}"));
-        command.arg(image).arg(directory.path()).stdin(Stdio::null());
+        command.arg(image.as_ref()).arg(directory.path()).stdin(Stdio::null());
         let server = command.process_group(0).spawn().unwrap();
         let mut mounted = Mounted { directory, server, _lock: lock };
         wait_until("the mount", || {

@@ -1,6 +1,7 @@
 //! GETATTR, STATX, SETATTR.
 
 use super::{Answer, Served};
+use crate::options::ServeOptions;
 use crate::reply::{Errno, Outcome};
 use crate::request::Request;
 use crate::table::id_of;
@@ -123,17 +124,24 @@ fn without_set_id(request: &Request<'_>, mode: u32, gid: u32) -> u32 {
 }
 
 impl Served {
+    /// Attributes as users see them.
+    pub(super) fn shown(&self, node: &Node) -> Metadata {
+        let found = node.attributes();
+        let ServeOptions { uid, gid, .. } = self.options;
+        Metadata { uid: uid.unwrap_or(found.uid), gid: gid.unwrap_or(found.gid), ..found }
+    }
+
     /// GETATTR.
     pub(super) fn attributes(&self, request: &Request<'_>) -> Outcome<Answer> {
         let (_, _): (GetattrIn, _) = request.arguments()?;
-        let found = self.nodes.get(request.header.node)?.attributes();
+        let found = self.shown(&self.nodes.get(request.header.node)?);
         Ok(Answer::of(&AttrOut { attr_valid: VALID, attr: attr(&found), ..AttrOut::default() }))
     }
 
     /// STATX: the time of creation besides.
     pub(super) fn statx(&self, request: &Request<'_>) -> Outcome<Answer> {
         let (_, _): (StatxIn, _) = request.arguments()?;
-        let found = self.nodes.get(request.header.node)?.attributes();
+        let found = self.shown(&self.nodes.get(request.header.node)?);
         Ok(Answer::of(&StatxOut { attr_valid: VALID, stat: statx(&found), ..StatxOut::default() }))
     }
 
@@ -148,10 +156,19 @@ impl Served {
         if asked.valid & fattr::MODE != 0 {
             set = set.mode(asked.mode & 0o7777);
         }
-        if asked.valid & fattr::UID != 0 {
+        for (valid, shown, asked) in [
+            (asked.valid & fattr::UID != 0, self.options.uid, asked.uid),
+            (asked.valid & fattr::GID != 0, self.options.gid, asked.gid),
+        ] {
+            // What everything seems to have cannot be given to one.
+            if valid && shown.is_some_and(|shown| shown != asked) {
+                return Err(Errno(libc::EPERM));
+            }
+        }
+        if asked.valid & fattr::UID != 0 && self.options.uid.is_none() {
             set = set.uid(asked.uid);
         }
-        if asked.valid & fattr::GID != 0 {
+        if asked.valid & fattr::GID != 0 && self.options.gid.is_none() {
             set = set.gid(asked.gid);
         }
         let accessed = time(asked.valid, fattr::ATIME, fattr::ATIME_NOW, asked.atime, asked.atime_nsec);
@@ -166,7 +183,7 @@ impl Served {
         if asked.valid & others != 0 {
             node.set_attributes(&set)?;
         }
-        let found = node.attributes();
+        let found = self.shown(&node);
         Ok(Answer::of(&AttrOut { attr_valid: VALID, attr: attr(&found), ..AttrOut::default() }))
     }
 

@@ -58,7 +58,7 @@ impl Served {
         if asked.write_flags & wire::WRITE_KILL_SUIDGID != 0 {
             self.strip_and_tell(request, &open.node)?;
         }
-        let flags = durability(asked.flags);
+        let flags = if self.options.sync { WriteFlags::SYNC } else { durability(asked.flags) };
         match open.appends {
             // Stores into a mapping of an append-only file have no place.
             true if asked.write_flags & wire::WRITE_CACHE != 0 => return Err(Errno(libc::EPERM)),

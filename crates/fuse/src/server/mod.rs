@@ -12,6 +12,7 @@ mod xattrs;
 
 pub(crate) use control::{Negotiated, negotiate};
 
+use crate::options::ServeOptions;
 use crate::reply::{Errno, Outcome};
 use crate::request::Request;
 use crate::table::{Handles, Nodes};
@@ -32,6 +33,7 @@ pub(crate) struct Served {
     nodes: Nodes,
     volume: Volume,
     channel: Arc<dyn Channel>,
+    options: ServeOptions,
 }
 
 /// What a reply holds besides its header.
@@ -76,9 +78,20 @@ impl Served {
     ///
     /// # Errors
     /// Those of reading the root.
-    pub(crate) fn new(volume: Volume, channel: Arc<dyn Channel>) -> Result<Served, uext4::Error> {
+    pub(crate) fn new(
+        volume: Volume,
+        channel: Arc<dyn Channel>,
+        options: ServeOptions,
+    ) -> Result<Served, uext4::Error> {
         let nodes = Nodes::new(&volume)?;
-        Ok(Served { files: Handles::default(), directories: Handles::default(), nodes, volume, channel })
+        Ok(Served {
+            files: Handles::default(),
+            directories: Handles::default(),
+            nodes,
+            volume,
+            channel,
+            options,
+        })
     }
 
     /// Lets go of all files and nodes, and gives the volume back.
@@ -93,8 +106,17 @@ impl Served {
         matches!(opcode, op::FSYNC | op::FSYNCDIR | op::SYNCFS)
     }
 
-    /// Does what a request asks for. `memory` is for data of the reply.
+    /// Does what a request asks for, durably if the options say so. `memory` is for data of the reply.
     pub(crate) fn serve(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
+        let answer = self.dispatch(request, memory)?;
+        let opcode = request.header.opcode;
+        if self.options.sync && changes(opcode) || self.options.dirsync && changes_names(opcode) {
+            self.volume.sync_all()?;
+        }
+        Ok(answer)
+    }
+
+    fn dispatch(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
         match request.header.opcode {
             op::LOOKUP => self.look_up(request),
             op::FORGET => self.forget(request),
@@ -155,4 +177,30 @@ impl Served {
         // It fails if the kernel does not know the inode any more.
         let _forgotten = self.channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(told.as_bytes())]);
     }
+}
+
+/// Whether an operation changes names.
+fn changes_names(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::SYMLINK
+            | op::MKNOD
+            | op::MKDIR
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::LINK
+            | op::CREATE
+    )
+}
+
+/// Whether an operation changes anything, besides a WRITE, which has durability of its own.
+fn changes(opcode: u32) -> bool {
+    let others = matches!(
+        opcode,
+        op::SETATTR | op::SETXATTR | op::REMOVEXATTR | op::FALLOCATE | op::COPY_FILE_RANGE | op::TMPFILE
+    );
+    // They may truncate, and set flags.
+    others || changes_names(opcode) || matches!(opcode, op::OPEN | op::IOCTL)
 }

@@ -13,7 +13,7 @@ use uext4::{FileKind, Node, NodeKind, RenameFlags};
 impl Served {
     /// Counts a look-up of a node.
     pub(super) fn known(&self, node: Node) -> EntryOut {
-        let found = node.attributes();
+        let found = self.shown(&node);
         let id = id_of(&found);
         self.nodes.add(id, node);
         entry(id, &found)

@@ -1,0 +1,131 @@
+//! Devices that hang, are full, or shrink: errors, and never a hang of those who do not need them.
+
+use super::{Mounted, NEEDS, volume, wait_until};
+use rustix::process::Signal;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use uext4_testkit::guard::Tmpfs;
+use uext4_testkit::oracle::{e2fsck, e2fsck_clean};
+use uext4_testkit::{Need, VolumeBuilder, requirement};
+
+/// A stopped server: whoever uses its mount waits. It goes on at the end of the test, also after a failure.
+struct Stopped<'m>(&'m Mounted);
+
+impl<'m> Stopped<'m> {
+    fn new(mounted: &'m Mounted) -> Stopped<'m> {
+        mounted.signal(Signal::STOP);
+        Stopped(mounted)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
+    }
+}
+
+#[test]
+fn root_a_hung_sync_can_be_killed_and_holds_up_nobody() {
+    let needs = [&NEEDS[..], &[Need::Tool("sync")]].concat();
+    if !requirement::require("mount::faults::hung", &needs) {
+        return;
+    }
+    // The device is a file in another mount, whose server is stopped.
+    let below = volume();
+    let lower = Mounted::new(below.path(), "");
+    let image = lower.at("inner.img");
+    File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    VolumeBuilder::new(32 << 20).args(["-b", "4096"]).format(&image);
+    let upper = Mounted::new(&image, "commit=300");
+    for number in 0..12 {
+        std::fs::write(upper.at(format!("file{number}")), "data").unwrap();
+    }
+    let stopped = Stopped::new(&lower);
+    // Three times as many syncs as there are threads.
+    let sync = |number: usize| Command::new("sync").arg(upper.at(format!("file{number}"))).spawn().unwrap();
+    let mut syncs: Vec<Child> = (0..12).map(sync).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(syncs.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "nothing hung");
+    let start = Instant::now();
+    // What the upper server has in memory needs no device. (Contents may: other tests drop the kernel's caches.)
+    let look = || {
+        assert!(std::fs::metadata(upper.at("missing")).is_err());
+        assert_eq!(std::fs::read_dir(upper.path()).unwrap().count(), 13);
+        rustix::fs::statvfs(upper.path()).unwrap();
+    };
+    look();
+    assert!(start.elapsed() < Duration::from_secs(5), "readers waited for syncs");
+    for child in &mut syncs {
+        child.kill().unwrap();
+    }
+    wait_until("the killed syncs", || syncs.iter_mut().all(|child| child.try_wait().unwrap().is_some()));
+    assert!(start.elapsed() < Duration::from_secs(10));
+    look();
+    drop(stopped);
+    // It goes on as if nothing had been.
+    assert_eq!(std::fs::read(upper.at("file5")).unwrap(), b"data");
+    File::open(upper.at("file5")).unwrap().sync_all().unwrap();
+    upper.unmount();
+    e2fsck_clean(&image);
+    lower.unmount();
+    below.assert_clean();
+}
+
+#[test]
+fn root_a_full_device_below_gives_errors() {
+    if !requirement::require("mount::faults::full", &NEEDS) {
+        return;
+    }
+    // An image of 64 MiB where there is room for less.
+    let below = Tmpfs::new(20 << 20);
+    let image = below.path().join("image");
+    File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    VolumeBuilder::new(64 << 20).args(["-b", "4096"]).format(&image);
+    let mounted = Mounted::new(&image, "commit=1");
+    std::fs::write(mounted.at("early"), vec![7; 1 << 20]).unwrap();
+    File::open(mounted.at("early")).unwrap().sync_all().unwrap();
+    let file = File::create(mounted.at("late")).unwrap();
+    let failed = (0..64).find_map(|piece| file.write_all_at(&[1; 1 << 20], piece << 20).err());
+    let error = failed.expect("64 MiB do not fit");
+    assert!(matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EIO)), "{error}");
+    // What is there can be read, whatever became of the volume.
+    assert!(std::fs::read(mounted.at("early")).unwrap() == vec![7; 1 << 20]);
+    drop(file);
+    let _may_fail = File::open(mounted.at("early")).unwrap().sync_all();
+    drop(mounted);
+    // The log has what was durable. Recovery needs room again.
+    let roomy = tempfile::tempdir().unwrap();
+    let copy = roomy.path().join("image");
+    std::fs::copy(&image, &copy).unwrap();
+    let mounted = Mounted::new(&copy, "");
+    assert!(std::fs::read(mounted.at("early")).unwrap() == vec![7; 1 << 20]);
+    mounted.unmount();
+    e2fsck_clean(&copy);
+}
+
+#[test]
+fn root_a_device_that_vanishes_gives_errors() {
+    if !requirement::require("mount::faults::vanishes", &NEEDS) {
+        return;
+    }
+    let volume = volume();
+    let kept = volume.scratch().file("kept.img");
+    let mounted = Mounted::new(volume.path(), "commit=1");
+    let file = File::options().read(true).write(true).create_new(true).open(mounted.at("file")).unwrap();
+    file.write_all_at(&vec![3; 4 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    std::fs::copy(volume.path(), &kept).unwrap();
+    super::drop_caches();
+    File::options().write(true).open(volume.path()).unwrap().set_len(1 << 20).unwrap();
+    let mut block = vec![0; 1 << 20];
+    let error = file.read_exact_at(&mut block, 2 << 20).unwrap_err();
+    assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::EUCLEAN)), "{error:?}");
+    // Changes end in an error sooner or later, and syncs do from then on.
+    let changed = (0..200).map(|number| std::fs::write(mounted.at(format!("new{number}")), vec![1; 9000]));
+    let _results: Vec<_> = changed.collect();
+    drop(file);
+    drop(mounted);
+    assert!(!e2fsck(&kept, &["-fy"]).findings().is_empty() || e2fsck(&kept, &["-fn"]).is_clean());
+}

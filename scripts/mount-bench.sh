@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# The same work in a mount of uext4, of fuse2fs and of the kernel (loop device with direct I/O), on the same image:
+# sequential and random data, names, a tar archive, warm walks. The three take turns in each round. Root.
+#
+#   scripts/mount-bench.sh [ROUNDS]        rows of Markdown: medians, and uext4 against the others
+#   SIZE=256m  FILES=20000  RUNTIME=2      bytes of sequential work, files, seconds of each random job
+#   WORK=DIR                               where the image lies (default: the temporary directory)
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+cd "$(dirname "$0")/.."
+rounds=${1:-3} size=${SIZE:-256m} files=${FILES:-20000} runtime=${RUNTIME:-2}
+. scripts/target.sh
+uext4=${UEXT4:-$target/release/uext4}
+[ "$(id -u)" -eq 0 ] || { echo "mount-bench.sh: needs root (loop and FUSE mounts)"; exit 1; }
+for program in mke2fs fuse2fs fio tar losetup python3; do
+    command -v "$program" > /dev/null || { echo "mount-bench.sh: needs $program"; exit 1; }
+done
+[ -n "${UEXT4:-}" ] || cargo build --release --quiet -p uext4-cli
+work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/uext4-mount-bench.XXXXXX")
+image=$work/image mnt=$work/mnt results=$work/results loop=
+mkdir "$mnt"
+
+# Unmounts, and waits until the server has let go of the image.
+leave() {
+    for _ in $(seq 100); do
+        if mountpoint -q "$mnt"; then
+            umount "$mnt" 2> /dev/null || true
+        elif ! pgrep -f "(fuse2fs|uext4).*$image" > /dev/null; then
+            break
+        fi
+        sleep 0.1
+    done
+    if [ -n "$loop" ]; then losetup -d "$loop"; loop=; fi
+}
+trap 'leave; rm -rf "$work"' EXIT
+
+# enter TOOL: makes the volume anew and mounts it.
+enter() {
+    rm -f "$image"
+    mke2fs -q -F -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$image" 3G
+    case $1 in
+    uext4) "$uext4" mount -o allow_other,dev,suid "$image" "$mnt" ;;
+    fuse2fs) fuse2fs -o fakeroot,allow_other,big_writes,kernel_cache "$image" "$mnt" > /dev/null 2>&1 ;;
+    kernel)
+        loop=$(losetup --find --show --direct-io=on "$image")
+        mount -t ext4 "$loop" "$mnt"
+        ;;
+    esac
+}
+
+# data NAME FIO-OPTION...: bytes or operations per second.
+data() {
+    local name=$1 field
+    shift
+    case $name in *read*) field=7 ;; *) field=48 ;; esac
+    case $name in *4k*) field=$((field + 1)) ;; esac
+    fio --name=job --filename="$mnt/data" --size="$size" --gtod_reduce=1 --output-format=terse "$@" |
+        cut -d ';' -f "$field" | head -n 1
+}
+
+# timed COMMAND...: how many times a second it could run, in thousandths.
+timed() {
+    local start=${EPOCHREALTIME/./}
+    "$@" > /dev/null
+    echo $((1000000000 / (${EPOCHREALTIME/./} - start + 1)))
+}
+
+names() {
+    python3 - "$1" "$mnt" "$files" << 'PY'
+import os, sys
+what, root, files = sys.argv[1], sys.argv[2], int(sys.argv[3])
+data = b'x' * 4096
+for number in range(files):
+    path = '%s/many/%d/%d' % (root, number % 20, number)
+    if what == 'create':
+        if number < 20:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.write(file, data)
+        os.close(file)
+    elif what == 'stat':
+        os.stat(path)
+    else:
+        os.unlink(path)
+PY
+}
+
+# run TOOL: one line of results for each task.
+run() {
+    local tool=$1
+    enter "$tool"
+    note() { echo "$1;$tool;$2" >> "$results"; }
+    note "sequential write, direct" "$(data write --rw=write --bs=1m --direct=1)"
+    note "sequential read, direct" "$(data read --rw=read --bs=1m --direct=1)"
+    note "sequential write, cached, fsync" "$(data write --rw=write --bs=1m --end_fsync=1)"
+    echo 3 > /proc/sys/vm/drop_caches
+    note "sequential read, cached" "$(data read --rw=read --bs=1m)"
+    local random=(--bs=4k --direct=1 --ioengine=io_uring --iodepth=32 --numjobs=4 --group_reporting --time_based
+        --runtime="$runtime")
+    [ "$tool" != fuse2fs ] || random+=(--direct=0)
+    note "random 4 KiB reads, 4 jobs × 32" "$(data read4k --rw=randread "${random[@]}")"
+    note "random 4 KiB writes, 4 jobs × 32" "$(data write4k --rw=randwrite "${random[@]}")"
+    note "4 KiB writes of 8 threads to one file" "$(data write4k --rw=randwrite --bs=4k --direct=1 --thread \
+        --ioengine=psync --numjobs=8 --group_reporting --time_based --runtime="$runtime")"
+    rm "$mnt/data"
+    note "$files files created and written" "$(timed names create)"
+    note "$files files looked at, cold" "$(echo 2 > /proc/sys/vm/drop_caches; timed names stat)"
+    find "$mnt" -newer /proc/version > /dev/null
+    note "warm find" "$(timed find "$mnt" -newer /proc/version)"
+    tar -C "$mnt" -cf "$work/many.tar" many
+    note "$files files removed" "$(timed names unlink)"
+    note "$files files from a tar archive" "$(timed tar -C "$mnt" -xf "$work/many.tar")"
+    leave
+    e2fsck -fn "$image" > /dev/null 2>&1 || echo "mount-bench.sh: e2fsck finds damage after $tool" >&2
+}
+
+: > "$results"
+for _ in $(seq "$rounds"); do
+    for tool in uext4 fuse2fs kernel; do run "$tool"; done
+done
+echo "| work | uext4 against fuse2fs | against the kernel | uext4 |"
+echo "|---|--:|--:|--:|"
+awk -F ';' '
+    !($1 in seen) { seen[$1] = 1; order[++count] = $1 }
+    { all[$1, $2] = all[$1, $2] " " $3 }
+    function median(text, parts, n, i, j, swap) {
+        n = split(text, parts, " ")
+        for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++)
+            if (parts[j] + 0 < parts[i] + 0) { swap = parts[i]; parts[i] = parts[j]; parts[j] = swap }
+        return parts[int((n + 1) / 2)]
+    }
+    END {
+        for (i = 1; i <= count; i++) {
+            ours = median(all[order[i], "uext4"]); other = median(all[order[i], "fuse2fs"])
+            kernel = median(all[order[i], "kernel"])
+            printf "| %s | %.1f | %.2f | %s |\n", order[i], other ? ours / other : 0, kernel ? ours / kernel : 0, ours
+        }
+    }' "$results"
