@@ -100,6 +100,7 @@ kinds! {
     error XATTR_INODE = "xattr.inode", "the attributes inside an inode are damaged";
     error XATTR_HASH = "xattr.hash", "an attribute's hash does not fit its name and value";
     error XATTR_VALUE = "xattr.value_inode", "an attribute's value lies in an inode that holds none";
+    error XATTR_VALUE_REFERENCES = "xattr.value_references", "an attribute value's reference count is wrong";
     error XATTR_BLOCK = "xattr.block", "an attribute block is damaged";
     error XATTR_CHECKSUM = "xattr.checksum", "an attribute block's checksum is wrong";
     error XATTR_REFERENCES = "xattr.references", "an attribute block's reference count is wrong";

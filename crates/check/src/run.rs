@@ -171,6 +171,7 @@ fn pass_inodes(
     let mut uncounted = xattr::Uncounted::default();
     xattr::check_blocks(shared, &xattr_blocks, &mut value_inodes, &mut uncounted, findings)?;
     xattr::check_value_inodes(shared, &mut value_inodes, &mut uncounted, findings)?;
+    xattr::check_value_references(shared, &uncounted, findings)?;
     xattr::check_counted(shared, &counted, &uncounted, findings);
     duplicates::find_owners(shared, &xattr_blocks, findings)?;
     Ok(found)

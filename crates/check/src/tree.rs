@@ -132,7 +132,8 @@ pub(crate) fn check_links(
         }
         if marks & MARK_VALUE != 0 {
             // Names are attributes here, and the link count is 1 however many there are.
-            if slot.entries() == 0 {
+            // One without references waits for deletion, as an orphan.
+            if slot.entries() == 0 && (slot.links() > 0 || marks & MARK_ORPHAN == 0) {
                 findings.add(&kinds::INODE_UNATTACHED, at(ino), "no attribute has this value");
             }
             continue;

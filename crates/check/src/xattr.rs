@@ -6,8 +6,8 @@ use crate::orphans;
 use crate::read::Reader;
 use crate::report::Findings;
 use crate::scan::{Counted, InlineDirectory, Scan, ValueUse};
-use crate::shared::{MARK_VALUE, Shared};
-use std::collections::HashMap;
+use crate::shared::{MARK_BROKEN, MARK_RESERVED, MARK_VALUE, Shared};
+use std::collections::{HashMap, HashSet};
 use uext4::Result;
 use uext4_ondisk::ext4::{
     FileType, I_BLOCK_SIZE, Incompat, Inode, InodeFlags, Superblock, XattrArea, XattrBlock, XattrEntry,
@@ -26,6 +26,8 @@ const VALUES_KEPT: usize = 1 << 20;
 pub(crate) struct Uncounted {
     inodes: HashMap<u32, u64>,
     blocks: HashMap<u64, u64>,
+    /// The values, which count no references either.
+    values: HashSet<u32>,
 }
 
 impl Uncounted {
@@ -35,6 +37,7 @@ impl Uncounted {
             block => self.blocks.entry(block).or_default(),
         };
         *clusters += u64::from(one.clusters);
+        self.values.insert(one.value);
     }
 
     fn of(&self, counted: &Counted) -> u64 {
@@ -244,6 +247,34 @@ pub(crate) fn check_value_inodes(
     for one in uses.drain(..) {
         if check_value(shared, &mut values, &mut owners, &one, findings)? {
             uncounted.add(&one);
+        }
+    }
+    Ok(())
+}
+
+/// Checks the reference counts of all values that attributes have, each attribute block counting once. They are in the
+/// time of change and the version.
+pub(crate) fn check_value_references(
+    shared: &Shared<'_>,
+    uncounted: &Uncounted,
+    findings: &mut Findings,
+) -> Result<()> {
+    if !shared.sb.features.incompat.contains(Incompat::EA_INODE) {
+        return Ok(());
+    }
+    let mut values = shared.reader()?;
+    for (ino, slot) in shared.inodes.iter() {
+        let (marks, found) = (slot.marks(), slot.entries());
+        let counts = marks & MARK_VALUE != 0 && marks & (MARK_BROKEN | MARK_RESERVED) == 0;
+        if !counts || found == 0 || uncounted.values.contains(&ino) {
+            continue;
+        }
+        let Some(value) = orphans::load(shared, &mut values, Ino(ino))? else { continue };
+        let said = u64::from(value.changed.seconds as u32) << 32 | value.version & 0xffff_ffff;
+        if said != u64::from(found) {
+            let place = Place { inode: Some(Ino(ino)), ..Place::default() };
+            let text = format_args!("counts {said}, {found} attributes have it");
+            findings.add(&kinds::XATTR_VALUE_REFERENCES, place, text);
         }
     }
     Ok(())

@@ -255,6 +255,27 @@ fn inodes_for_values_are_no_files() {
     assert_found("whole", &whole, &[]);
 }
 
+#[test]
+fn reference_counts_of_values_are_checked() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let source = Scratch::new(1 << 20);
+    let file = source.file("value");
+    std::fs::write(&file, vec![7; 1024]).unwrap();
+    for size in ["128", "256"] {
+        let args = ["-O", "ea_inode,^metadata_csum,^has_journal", "-I", size];
+        let set = format!("ea_set -f {} /plain user.beyond", file.display());
+        let counted = format!("set_inode_field /plain blocks {}", if size == "128" { 10 } else { 8 });
+        let whole = volume(&args, &[set.clone(), counted.clone()]);
+        assert_found(size, &whole, &[]);
+        let held = check(&whole).counts.inodes;
+        for field in ["version 2", "version 0", "ctime @1"] {
+            let image =
+                volume(&args, &[set.clone(), counted.clone(), format!("set_inode_field <{held}> {field}")]);
+            assert_found(&format!("{size}: {field}"), &image, &["xattr.value_references"]);
+        }
+    }
+}
+
 #[track_caller]
 fn assert_value_inode(what: &str, result: uext4::Result<()>) {
     let error = result.unwrap_err();

@@ -555,3 +555,30 @@ fn root_pipes_are_copied_without_proc() {
     assert!(told.lines().count() == 1 && told.contains("/open: set mode without /proc: "), "{told}");
     assert_eq!((output.status.code(), mode(&out.join("open"))), (Some(1), 0o644));
 }
+
+/// Values that fit no block, which files share, into another volume and within it.
+#[test]
+fn large_values_are_copied_into_volumes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let make = || VolumeBuilder::new(16 << 20).args(["-b", "4096", "-O", "ea_inode"]).build();
+    let (from, to) = (make(), make());
+    let [content, value] = ["content", "value"].map(|name| from.scratch().file(name));
+    std::fs::write(&content, "content").unwrap();
+    std::fs::write(&value, vec![b'v'; 4096]).unwrap();
+    let value = value.display();
+    let requests = ["/a", "/b"]
+        .map(|path| format!("write {} {path}\nea_set -f {value} {path} user.large\n", content.display()));
+    oracle::debugfs_script(from.path(), &requests.concat());
+    good(["cp".into(), "-a".into(), at(&from, "/a"), at(&from, "/b"), at(&to, "/")]);
+    good(["cp".into(), "-a".into(), at(&to, "/a"), at(&to, "/within")]);
+    for path in ["/a", "/b", "/within"] {
+        let told = oracle::debugfs(to.path(), &format!("ea_list {path}"));
+        assert!(told.contains("user.large (4096)"), "{path}: {told}");
+    }
+    to.assert_clean();
+    // What one call copies shares an inode.
+    let inodes = oracle::debugfs(to.path(), "stats");
+    let line = |name: &str| inodes.lines().find(|line| line.starts_with(name)).unwrap().to_string();
+    let number = |line: String| line.split_whitespace().last().unwrap().parse::<u32>().unwrap();
+    assert_eq!(number(line("Inode count:")) - number(line("Free inodes:")), 11 + 3 + 2);
+}

@@ -16,6 +16,10 @@ use uext4_testkit::{Need, Rng, Scratch, needs};
 
 const PATHS: [&str; 5] = ["/a", "/b", "/c", "/d", "/e"];
 
+/// Lengths of values.
+const SMALL: [usize; 4] = [5, 200, 300, 300];
+const LARGE: [usize; 4] = [5, 1200, 5000, 40_000];
+
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The attributes of all files; `None`: the file is missing.
 type Moment = [Option<Xattrs>; 5];
@@ -38,7 +42,7 @@ fn read(volume: &Volume, path: &str) -> Option<Xattrs> {
     Some(node.xattrs().map(read).collect())
 }
 
-fn play(args: &[&str], name: &'static str) {
+fn play(args: &[&str], lengths: [usize; 4], name: &'static str) {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let options = Options::new(name, 1).at_most(220);
     let tree = Scratch::new(12 << 20);
@@ -51,7 +55,7 @@ fn play(args: &[&str], name: &'static str) {
     let first = Said { moment: now.clone(), durable: true };
     for _ in 0..160 {
         let at = rng.below(5) as usize;
-        let (name, length) = (format!("user.{}", rng.below(2)), *rng.pick(&[5, 200, 300, 300]));
+        let (name, length) = (format!("user.{}", rng.below(2)), *rng.pick(&lengths));
         let mut value = vec![0; length];
         pattern(rng.below(2), 0, &mut value);
         let mut next = now.clone();
@@ -97,10 +101,22 @@ fn play(args: &[&str], name: &'static str) {
 
 #[test]
 fn blocks() {
-    play(&["-I", "128"], "crash_xattrs_blocks");
+    play(&["-I", "128"], SMALL, "crash_xattrs_blocks");
 }
 
 #[test]
 fn records_and_blocks() {
-    play(&["-I", "256", "-O", "^metadata_csum"], "crash_xattrs_both");
+    play(&["-I", "256", "-O", "^metadata_csum"], SMALL, "crash_xattrs_both");
+}
+
+/// Values in inodes of their own, which files share: named by records.
+#[test]
+fn value_inodes() {
+    play(&["-I", "256", "-O", "ea_inode"], LARGE, "crash_xattrs_values");
+}
+
+/// The same, named by blocks that files share.
+#[test]
+fn value_inodes_of_blocks() {
+    play(&["-I", "128", "-O", "ea_inode,^metadata_csum"], LARGE, "crash_xattrs_values_blocks");
 }

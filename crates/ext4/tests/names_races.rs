@@ -7,7 +7,8 @@ use common::sample::sample_with;
 use common::{Image, aligned, open_rw, read_only, read_write};
 use std::sync::Barrier;
 use uext4::device::{Device, WriteDurability};
-use uext4::{Error, Volume, VolumeOptions};
+use uext4::{Error, Ino, Volume, VolumeOptions};
+use uext4_ondisk::CorruptKind;
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
 /// A file that cannot be freed keeps one of its two names, whichever thread comes first.
@@ -22,6 +23,18 @@ fn two_names_of_what_cannot_be_freed_do_not_go_at_once() {
     oracle::debugfs_write(&path, "ln /data /dir/data");
     // debugfs counts neither the link nor the attribute's block.
     assert!(oracle::e2fsck(&path, &["-fy"]).status < 2);
+    // A value in the form of Lustre: its inode leads back to the file.
+    let volume = open_rw(Image::load(&path).device());
+    let is_value = |ino: &u32| match volume.metadata_of(Ino(*ino)) {
+        Err(Error::Corrupt(corrupt)) => corrupt.kind == CorruptKind::InodeOfValue,
+        _ => false,
+    };
+    let value = (11..1000).find(is_value).unwrap();
+    let file = volume.metadata("/data").unwrap();
+    oracle::debugfs_script(
+        &path,
+        &format!("sif <{value}> mtime @{}\nsif <{value}> generation {}\n", file.ino, file.generation),
+    );
     let image = Image::load(&path);
     for _ in 0..40 {
         let device = image.device();

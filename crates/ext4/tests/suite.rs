@@ -99,6 +99,7 @@ mod tree_changes;
 mod tree_limits;
 mod tree_walk;
 mod trim;
+mod value_inodes;
 mod walk;
 mod xattr;
 mod xattr_hostile;

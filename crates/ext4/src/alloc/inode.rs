@@ -65,7 +65,7 @@ pub(crate) fn make(blocks: &mut impl Blocks, ino: Ino, new: &NewInode) -> Result
         disk.flags |= InodeFlags::EXTENTS;
         encode_extent_leaf(&mut disk.i_block, 0, &[])?;
     }
-    let mut draft = Draft { ino, disk, raw, place, charged: None, allowance: None };
+    let mut draft = Draft { ino, disk, raw, place, charged: None, allowance: None, values: 0 };
     // Find fields that cannot be stored before anything is changed.
     draft.disk.encode(&mut draft.raw, ino, superblock)?;
     mark_inode(blocks, ino, true, is_directory)?;

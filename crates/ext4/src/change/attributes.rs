@@ -19,7 +19,7 @@ impl Files<'_> {
     /// others from changing the attributes of `from`.
     ///
     /// # Errors
-    /// [`Error::Incompatible`](crate::Error::Incompatible) if values are in inodes of their own,
+    /// [`Error::Incompatible`](crate::Error::Incompatible) for values in the form of Lustre,
     /// [`Error::Corrupt`](crate::Error::Corrupt), [`Error::NoSpace`](crate::Error::NoSpace) if there is no block for
     /// them: nothing was changed then.
     pub(crate) fn copy_attributes(

@@ -3,6 +3,7 @@
 //! The inode has no user, so only its record changes, and no mapping in memory. A large file takes many handles, each
 //! with a bounded number of blocks; meanwhile it stays an orphan.
 
+use super::attribute_blocks::drop_credits;
 use super::{Files, depth, orphans};
 use crate::alloc::Space;
 use crate::ground::blocks::Blocks;
@@ -14,6 +15,7 @@ use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::fields::now;
 use crate::map::edit::{self, Form, Part};
+use crate::xattr::values;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use uext4_blockdev::{BufferPool, WriteDurability};
@@ -32,8 +34,8 @@ const CHECKED: usize = 256;
 /// Checks that this version can free an inode with everything it refers to.
 ///
 /// # Errors
-/// [`Error::Incompatible`] if attribute values lie in other inodes, or if it has a passive translator of the Hurd,
-/// whose block would leak; [`Error::Corrupt`].
+/// [`Error::Incompatible`] if it has a passive translator of the Hurd, whose block would leak, or attribute values in
+/// the form of Lustre; [`Error::Corrupt`].
 pub(crate) fn check_frees(blocks: &impl Blocks, draft: &Draft) -> Result<()> {
     draft.check_quota(blocks)?;
     let superblock = &blocks.ground().superblock;
@@ -41,31 +43,42 @@ pub(crate) fn check_frees(blocks: &impl Blocks, draft: &Draft) -> Result<()> {
         let feature = format!("a passive translator of the Hurd (inode {})", draft.ino);
         return Err(Error::Incompatible { action: "delete", feature });
     }
+    values_of(blocks, draft)?.into_iter().try_for_each(|ino| values::check(blocks, ino, draft).map(drop))
+}
+
+/// The inodes that hold values of an inode's attributes, which are checked.
+fn values_of(blocks: &impl Blocks, draft: &Draft) -> Result<Vec<Ino>> {
+    let superblock = &blocks.ground().superblock;
     let place = |corrupt: Corrupt| Error::from(corrupt.in_inode(draft.ino));
-    let check = |area: &XattrArea<'_>| {
-        let elsewhere = area.entries().any(|entry| matches!(entry.value, XattrValue::Inode { .. }));
-        let feature = format!("attributes in inodes of their own (inode {})", draft.ino);
-        if elsewhere { Err(Error::Incompatible { action: "delete", feature }) } else { Ok(()) }
+    let mut found = Vec::new();
+    let mut take = |area: &XattrArea<'_>| {
+        found.extend(area.entries().filter_map(|entry| match entry.value {
+            XattrValue::Inode { inode, .. } => Some(inode),
+            XattrValue::Here(_) => None,
+        }));
     };
     if draft.disk.extra_isize > 0
         && let Some(bytes) = draft.raw.get(draft.disk.xattr_range(superblock))
         && let Some(area) = XattrArea::in_inode(bytes, &XattrFormat::new(superblock)).map_err(place)?
     {
-        check(&area)?;
+        take(&area);
     }
     let block = draft.disk.xattr_block;
-    if block.get() == 0 {
-        return Ok(());
+    if block.get() != 0 {
+        if !blocks.ground().zones.allows(block.get(), 1) {
+            return Err(place(Corrupt::from(CorruptKind::SystemZone).at_block(block)));
+        }
+        blocks.look(block, |bytes| {
+            XattrBlock::decode(bytes, block, superblock).map(|decoded| take(&decoded.area)).map_err(place)
+        })??;
     }
-    if !blocks.ground().zones.allows(block.get(), 1) {
-        return Err(place(Corrupt::from(CorruptKind::SystemZone).at_block(block)));
-    }
-    blocks.look(block, |bytes| check(&XattrBlock::decode(bytes, block, superblock).map_err(place)?.area))?
+    Ok(found)
 }
 
 /// Whether the blocks of an inode were written through the journal: then older copies must not be replayed.
 fn is_metadata(draft: &Draft) -> bool {
-    draft.disk.file_type() != Some(FileType::Regular) || draft.disk.flags.contains(InodeFlags::JOURNAL_DATA)
+    let logged = InodeFlags::JOURNAL_DATA | InodeFlags::EA_INODE;
+    draft.disk.file_type() != Some(FileType::Regular) || draft.disk.flags.intersects(logged)
 }
 
 /// Whether an inode maps nothing and says so.
@@ -92,35 +105,50 @@ impl Files<'_> {
         let draft = Draft::load(&blocks, ino)?;
         check_frees(&blocks, &draft)?;
         self.space.check_free_inode(&blocks, ino)?;
+        for value in values_of(&blocks, &draft)? {
+            let value = values::check(&blocks, value, &draft)?;
+            if values::references(&value.disk) == 1 {
+                self.check_frees_value(&blocks, &value)?;
+            }
+        }
+        self.check_frees_map(&blocks, &draft)
+    }
+
+    /// Checks that an inode's attribute block, and everything that its map uses, can be freed.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub(super) fn check_frees_map(&self, blocks: &impl Blocks, draft: &Draft) -> Result<()> {
         let mut runs = Vec::new();
         if draft.disk.xattr_block.get() != 0 {
             runs.push((draft.disk.xattr_block, 1));
         }
         if Form::of(&draft.disk).is_some() {
-            edit::walk(&blocks, &draft, &mut |part| {
+            edit::walk(blocks, draft, &mut |part| {
                 runs.push(match part {
                     Part::Node(block) => (block, 1),
                     Part::Data(extent) => (extent.physical, u64::from(extent.length)),
                 });
-                if runs.len() < CHECKED { Ok(()) } else { self.check_runs(ino, &mut runs) }
+                if runs.len() < CHECKED { Ok(()) } else { self.check_runs(blocks, draft.ino, &mut runs) }
             })?;
         }
-        self.check_runs(ino, &mut runs)
+        self.check_runs(blocks, draft.ino, &mut runs)
     }
 
-    fn check_runs(&self, ino: Ino, runs: &mut Vec<(Pblk, u64)>) -> Result<()> {
+    fn check_runs(&self, blocks: &impl Blocks, ino: Ino, runs: &mut Vec<(Pblk, u64)>) -> Result<()> {
         let size = u64::from(self.state.superblock.geometry.cluster_blocks());
         if size == 1 {
-            self.space.check_give_back(&Direct(self.state), ino, runs)?;
+            self.space.check_give_back(blocks, ino, runs)?;
         } else {
             // Several runs may share a cluster, and one call must not name a cluster twice.
-            runs.iter().try_for_each(|run| self.space.check_give_back(&Direct(self.state), ino, &[*run]))?;
+            runs.iter().try_for_each(|run| self.space.check_give_back(blocks, ino, &[*run]))?;
         }
         runs.clear();
         Ok(())
     }
 
-    /// Frees an inode without links or users: its blocks, its attributes, its number.
+    /// Frees an inode without links or users: its blocks, its attributes, its number. Values of attributes that lose
+    /// their last reference are left to [`Files::free_left`].
     ///
     /// # Errors
     /// [`Error::Corrupt`]; [`Error::Incompatible`] as of [`check_frees`]; those of the journal. What was freed so far
@@ -128,22 +156,42 @@ impl Files<'_> {
     pub(crate) fn free_inode(&self, ino: Ino) -> Result<()> {
         let draft = Draft::load(&Direct(self.state), ino)?;
         check_frees(&Direct(self.state), &draft)?;
+        self.drop_all_values(ino)?;
         // Nobody changes it any more.
-        if !is_empty(&draft) {
+        if !is_empty(&Draft::load(&Direct(self.state), ino)?) {
             self.free_blocks(ino, 0)?;
         }
+        // Whoever shared its attribute block may have left it: then the values there are its own.
+        while !self.free_rest(ino)? {
+            self.drop_all_values(ino)?;
+        }
+        Ok(())
+    }
+
+    fn drop_all_values(&self, ino: Ino) -> Result<()> {
+        let step = |blocks: &mut Journaled<'_>| self.drop_values(blocks, ino);
+        while self.has_values() && Journaled::run(self.state, drop_credits(), step)? {}
+        Ok(())
+    }
+
+    /// Frees an inode whose blocks are free, and its attributes. `false`: nothing was done, since its attribute block
+    /// refers to values.
+    fn free_rest(&self, ino: Ino) -> Result<bool> {
         let credits =
             credits::inode(self.state) + credits::groups(self.state, 1) + ATTRIBUTES + orphans::CREDITS;
         Journaled::run(self.state, credits, |blocks| {
             let mut draft = Draft::load(blocks, ino)?;
             check_frees(blocks, &draft)?;
-            self.release_attribute_block(blocks, &mut draft)?;
+            if !self.release_attribute_block(blocks, &mut draft)? {
+                return Ok(false);
+            }
             self.remove_orphan(blocks, ino)?;
             draft.disk.blocks_raw = 0;
             if let Some(unlogged) = &self.state.unlogged {
                 unlogged.note_freed_inode();
             }
-            self.space.free_inode(blocks, &mut draft, now())
+            self.space.free_inode(blocks, &mut draft, now())?;
+            Ok(true)
         })
     }
 

@@ -14,6 +14,7 @@
 //! | `set_attributes.rs` | sets permissions, owner, times and the like |
 //! | `set_xattr.rs` | sets and removes extended attributes |
 //! | `attribute_blocks.rs` | stores attributes in the record and in shared blocks |
+//! | `value_inodes.rs` | values of attributes in inodes of their own |
 //! | `set_flags.rs` | which flags and projects can be set |
 //! | `inline.rs` | contents inside the inode, and their way out |
 //! | `privileges.rs` | strips set-user-id, set-group-id and capabilities at the first write |
@@ -43,6 +44,7 @@ mod set_flags;
 mod set_xattr;
 mod shift;
 mod times;
+mod value_inodes;
 
 use crate::alloc::shared::{FreeSpace, Promise};
 use crate::ground::credits;
@@ -54,6 +56,7 @@ use crate::map::edit;
 use orphans::Orphans;
 use std::ops::Range;
 use std::sync::Arc;
+use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{ExtentNode, Inode as DiskInode, NodeLimits};
 
 /// How often an allocation waits for a commit that releases blocks.
@@ -141,11 +144,25 @@ impl Files<'_> {
         2.min(blocks.end - blocks.start + 1) * levels * edit::copies(self.state) as u64
     }
 
-    /// Retries a step after a commit if it finds no room while freed blocks wait for the commit.
-    pub(crate) fn with_room<T>(&self, mut step: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Retries a step after a commit if it finds no room while freed blocks wait for the commit, and after making the
+    /// entries of quota and the inodes of values that it waits for.
+    pub(crate) fn with_room<T>(&self, step: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut made = Vec::new();
+        let done = self.try_for_room(&mut made, step);
+        if !made.is_empty() {
+            self.leave_unused_values(&made);
+        }
+        done
+    }
+
+    /// `made`: the inodes of values made for it.
+    fn try_for_room<T>(&self, made: &mut Vec<Ino>, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..COMMITS_FOR_ROOM {
             let mut done = step();
             if matches!(done, Err(Error::NoSpace)) && self.create_wanted_entries()? {
+                done = step();
+            }
+            if matches!(done, Err(Error::NoSpace)) && self.make_wanted_values(made)? {
                 done = step();
             }
             if matches!(done, Err(Error::NoSpace)) && self.space.close_windows() {

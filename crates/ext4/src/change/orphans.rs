@@ -13,6 +13,7 @@
 
 use super::Files;
 use super::free::check_frees;
+use super::value_inodes::WantedValues;
 use crate::alloc::group::inode_used;
 use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;
@@ -22,9 +23,10 @@ use crate::ground::primary::{change_superblock, set_last_orphan};
 use crate::ground::state::{Ground, is_system_file};
 use crate::inode::draft::{Draft, set_next_orphan};
 use crate::map::edit::{self, Form};
-use crate::xattr::KnownBlocks;
+use crate::xattr::KnownAttributes;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+use std::thread::ThreadId;
 use uext4_ondisk::ext4::{OrphanBlock, RoCompat, State, encode_orphan_tail};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
@@ -36,8 +38,10 @@ pub(crate) const CREDITS: u32 = 4;
 #[derive(Default)]
 pub(crate) struct Orphans {
     chain: Mutex<Chain>,
-    /// Locked while attribute blocks are changed, shared or freed.
-    pub(crate) known_blocks: Mutex<KnownBlocks>,
+    /// Locked while attribute blocks and inodes of values are changed, shared or freed.
+    pub(crate) known: Mutex<KnownAttributes>,
+    /// Values that changes wait for, by thread.
+    pub(super) wanted_values: Mutex<HashMap<ThreadId, WantedValues>>,
 }
 
 /// The chain, including uncommitted changes.
@@ -141,6 +145,8 @@ impl Files<'_> {
                 self.cut_at_size(&draft)?;
             }
         }
+        // Values of theirs that have lost their last reference.
+        self.free_left()?;
         if !left.present {
             return Ok(());
         }
@@ -179,7 +185,12 @@ impl Files<'_> {
     /// # Errors
     /// As of [`Files::free_inode`]; the inode waits for another attempt then.
     pub(crate) fn free_if_left(&self, ino: Ino) -> Result<()> {
-        if self.state.leavers().take_one(ino) { self.free_leaver(ino) } else { Ok(()) }
+        if !self.state.leavers().take_one(ino) {
+            return Ok(());
+        }
+        self.free_leaver(ino)?;
+        // And values of its attributes.
+        if self.has_values() { self.free_left() } else { Ok(()) }
     }
 
     fn free_leaver(&self, ino: Ino) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::inode::edit::Change;
 use crate::inode::fields::now;
 use crate::inode::{Ext4State, Inode};
 use crate::xattr::{self, Lists};
-use uext4_ondisk::ext4::{InodeFlags, XattrEntry, XattrIndex, XattrValue};
+use uext4_ondisk::ext4::{InodeFlags, XattrEntry, XattrIndex};
 
 const SET_USER: u16 = 0o4000;
 const SET_GROUP: u16 = 0o2000;
@@ -26,8 +26,9 @@ const GROUP_RUNS: u16 = 0o010;
 pub(crate) const CAPABILITY: &[u8] = b"capability";
 
 /// The record, and its attributes.
-pub(super) fn most_credits(ground: &Ground) -> u32 {
-    credits::inode(ground) + attribute_blocks::credits(ground)
+pub(super) fn most_credits(files: &Files<'_>, inode: &Inode) -> Result<u32> {
+    let ground = files.state;
+    Ok(credits::inode(ground) + attribute_blocks::credits(ground) + files.value_credits(inode)?)
 }
 
 /// The mode bits that give privileges.
@@ -80,16 +81,7 @@ impl Files<'_> {
             let feature = format!("a volume that was not unmounted cleanly (inode {})", inode.ino());
             return Err(Error::Incompatible { action, feature });
         }
-        let mut elsewhere = false;
-        xattr::any(self.state, inode, |entry| {
-            elsewhere |= is_capability(entry) && matches!(entry.value, XattrValue::Inode { .. });
-            is_capability(entry)
-        })?;
-        if elsewhere {
-            let feature = format!("a capability in an inode of its own (inode {})", inode.ino());
-            return Err(Error::Incompatible { action, feature });
-        }
-        Ok(())
+        xattr::any(self.state, inode, is_capability).map(drop)
     }
 
     /// Strips the privileges in one handle. The file is datasync-dirty then: a durable write makes this durable first.
@@ -100,7 +92,7 @@ impl Files<'_> {
     pub(crate) fn drop_privileges(&self, inode: &Inode) -> Result<()> {
         self.check_privileges(inode)?;
         let run = || {
-            Journaled::run(self.state, most_credits(self.state), |blocks| {
+            Journaled::run(self.state, most_credits(self, inode)?, |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 let _readers_wait = inode.attributes.write();
                 let bits = set_id(self.state, edit.disk.mode);

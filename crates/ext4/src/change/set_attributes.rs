@@ -50,8 +50,8 @@ impl Files<'_> {
         self.check_attributes(inode, set)?;
         let strips = strips(inode, set);
         let touches_xattrs = strips || set.mode.is_some();
-        let credits = if touches_xattrs { most_credits(self.state) } else { 1 };
         self.with_room(|| {
+            let credits = if touches_xattrs { most_credits(self, inode)? } else { 1 };
             Journaled::run(self.state, credits, |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 // It may have become immutable since the check.
@@ -60,6 +60,9 @@ impl Files<'_> {
                 if set.limited {
                     self.check_new_owner(blocks, &edit, set.ids(&edit.disk, project))?;
                 }
+                if set.owner() || set.project.is_some() {
+                    self.count_values(blocks, &mut edit)?;
+                }
                 if touches_xattrs {
                     let _readers_wait = inode.attributes.write();
                     let mut lists = self.load_attributes(blocks, &edit)?;
@@ -67,7 +70,7 @@ impl Files<'_> {
                         strip(&mut lists);
                     }
                     if let Some(mode) = set.mode {
-                        acl::follow_mode(&mut lists, edit.ino, mode as u16)?;
+                        acl::follow_mode(blocks, &mut lists, &edit, mode as u16)?;
                     }
                     self.store_attributes(blocks, &mut edit, lists)?;
                 }

@@ -4,9 +4,8 @@
 //! lists go through `acl.rs`. Who may do it is the caller's decision.
 
 use super::Files;
-use super::attribute_blocks;
-use super::privileges::CAPABILITY;
-use crate::ground::credits;
+use super::privileges::{CAPABILITY, most_credits};
+use super::value_inodes::note_values;
 use crate::ground::error::{AttributeError, Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::state::{Ground, ROOT, is_system_file};
@@ -115,8 +114,10 @@ impl Files<'_> {
     ) -> Result<()> {
         let wanted = Wanted::new(name, value, flags)?;
         self.check_changes()?;
-        self.with_room(|| {
-            Journaled::run(self.state, credits(self.state), |blocks| {
+        // A failure to free another inode must not fail this call: it is retried later.
+        let _waits = self.free_left();
+        let done = self.with_room(|| {
+            Journaled::run(self.state, most_credits(self, inode)?, |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 let _readers_wait = inode.attributes.write();
                 wanted.check(self.state, inode)?;
@@ -137,7 +138,9 @@ impl Files<'_> {
                 }
                 Ok(())
             })
-        })
+        });
+        let _waits = self.free_left();
+        done
     }
 
     /// Sets or removes in a draft; whether attributes changed.
@@ -198,13 +201,11 @@ impl Files<'_> {
         let lists = Lists::load(blocks, draft)?;
         if draft.disk.xattr_block.get() != 0 {
             let hash = lists.block.block_hash();
-            self.orphans.known_blocks.lock().note(hash, draft.disk.xattr_block);
+            self.orphans.known.lock().blocks.note(hash, draft.disk.xattr_block);
+        }
+        if lists.values_before() > 0 {
+            note_values(&mut self.orphans.known.lock(), &lists);
         }
         Ok(lists)
     }
-}
-
-/// The inode's record, and storing its attributes.
-fn credits(ground: &Ground) -> u32 {
-    credits::inode(ground) + attribute_blocks::credits(ground)
 }

@@ -64,6 +64,8 @@ pub(crate) struct Allowance {
 pub(crate) struct Charge {
     pub(crate) ids: Ids,
     pub(crate) bytes: u64,
+    /// Attribute values in inodes of their own, each of which counts as an inode: more than when the record was loaded.
+    pub(crate) values: i64,
 }
 
 /// Those whom an inode is charged to.

@@ -122,9 +122,17 @@ impl Ext4State {
         &self.inodes.leavers
     }
 
-    /// Removes an inode that is about to be freed and has no user.
+    /// Removes an inode that is about to be freed and has no user. One that holds an attribute's value is among those
+    /// with a name.
     pub(crate) fn forget(&self, ino: Ino) {
-        self.inodes.shard(ino).table.lock().nameless.remove(&ino);
+        let shard = self.inodes.shard(ino);
+        let mut table = shard.table.lock();
+        // A load that began before the inode lost its links may find them.
+        while table.loading.contains(&ino) {
+            shard.loaded.wait(&mut table);
+        }
+        table.nameless.remove(&ino);
+        self.inodes.remove(&mut table, ino);
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) struct Draft {
     pub(crate) charged: Option<Charge>,
     /// How far quota lets it grow; `None` if no limit holds, or none has to be obeyed ([`Draft::obey_limits`]).
     pub(crate) allowance: Option<Allowance>,
+    /// Attribute values in inodes of their own that it has got since it was loaded, less those it has lost.
+    pub(crate) values: i64,
 }
 
 impl Draft {
@@ -46,7 +48,7 @@ impl Draft {
         let raw = raw.ok_or_else(truncated)?;
         let disk = DiskInode::decode(&raw, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
         let charged = Draft::charge_of(blocks.ground(), ino, &disk);
-        Ok(Draft { ino, disk, raw, place, charged, allowance: None })
+        Ok(Draft { ino, disk, raw, place, charged, allowance: None, values: 0 })
     }
 
     /// The checksum seed of its blocks, on volumes with checksums.

@@ -78,7 +78,8 @@ impl Leavers {
         self.ended.store(true, Ordering::Release);
     }
 
-    fn add(&self, ino: Ino) {
+    /// One has no name and no user: it can be freed.
+    pub(crate) fn add(&self, ino: Ino) {
         if self.process != std::process::id() {
             return;
         }

@@ -23,7 +23,7 @@ use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
 use crate::seam::Ext4;
-use crate::xattr::InheritedAcl;
+use crate::xattr::{InheritedAcl, Lists};
 use std::sync::Arc;
 
 bitflags::bitflags! {
@@ -420,7 +420,14 @@ impl Rename<'_> {
     fn unmake(&self, step: &mut Step<'_, '_>, mut made: Draft) -> Result<()> {
         let now = step.now();
         made.disk.links = 0;
-        self.files.release_attribute_block(step.blocks, &mut made)?;
-        self.files.space.free_inode(step.blocks, &mut made, now)
+        let values = Lists::load(step.blocks, &made)?.values_before();
+        if values == 0 && self.files.release_attribute_block(step.blocks, &mut made)? {
+            return self.files.space.free_inode(step.blocks, &mut made, now);
+        }
+        // Values of its attributes must be dropped, in other handles.
+        made.store(step.blocks)?;
+        self.files.add_orphan(step.blocks, made.ino)?;
+        self.state().leavers().add(made.ino);
+        Ok(())
     }
 }

@@ -72,7 +72,7 @@ fn check(
 
 /// An inode in the orphan chain, with the attributes of `old` and a block for them.
 fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile<'_>) -> Result<Arc<Inode>> {
-    unnamed::make(files, parent, new, |blocks, made, acl| {
+    unnamed::make(files, parent, new, old, |blocks, made, acl| {
         let Some(old) = old else { return files.inherit_acl(blocks, made, acl) };
         let _changes_wait = old.attributes.read();
         // Read it again: it may have changed since the check.

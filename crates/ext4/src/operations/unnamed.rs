@@ -23,12 +23,13 @@ pub(crate) fn make_unnamed(fs: &Ext4, parent: &Inode, new: &NewFile<'_>) -> Resu
     // A failure to free another inode must not fail this call: it is retried later.
     let _waits = files.free_left();
     create::check_directory(state, parent)?;
-    let made = make(&files, parent, new, |blocks, made, acl| files.inherit_acl(blocks, made, acl))?;
+    let made = make(&files, parent, new, None, |blocks, made, acl| files.inherit_acl(blocks, made, acl))?;
     made.awaits_name.store(true, Ordering::Release);
     Ok(made)
 }
 
-/// Creates the inode in one handle: an orphan, changed by `prepare`, which gives it its attributes.
+/// Creates the inode in one handle: an orphan, changed by `prepare`, which gives it its attributes, those of `model` if
+/// there is one.
 ///
 /// # Errors
 /// Those of `prepare`, as far as a change of names may fail with them, and [`Error::NoSpace`], with nothing changed.
@@ -36,10 +37,11 @@ pub(super) fn make(
     files: &Files<'_>,
     parent: &Inode,
     new: &NewFile<'_>,
+    model: Option<&Inode>,
     mut prepare: impl FnMut(&mut Journaled<'_>, &mut Draft, Option<&InheritedAcl>) -> Result<()>,
 ) -> Result<Arc<Inode>> {
     loop {
-        if let Some(made) = files.with_room(|| try_make(files, parent, new, &mut prepare))? {
+        if let Some(made) = files.with_room(|| try_make(files, parent, new, model, &mut prepare))? {
             return Ok(files.state.nameless(files.state.inode_made(made)?));
         }
         files.state.commit_all()?;
@@ -51,6 +53,7 @@ fn try_make(
     files: &Files<'_>,
     parent: &Inode,
     new: &NewFile<'_>,
+    model: Option<&Inode>,
     prepare: &mut impl FnMut(&mut Journaled<'_>, &mut Draft, Option<&InheritedAcl>) -> Result<()>,
 ) -> Result<Option<Draft>> {
     let state = files.state;
@@ -59,7 +62,8 @@ fn try_make(
     let credits = 2 * credits::inode(state)
         + credits::groups(state, 1)
         + attribute_blocks::credits(state)
-        + orphans::CREDITS;
+        + orphans::CREDITS
+        + model.map_or(Ok(0), |model| files.value_credits(model))?;
     Journaled::run(state, credits, |blocks| {
         if create::awaits_commit(state) {
             return Ok(Ok(None));

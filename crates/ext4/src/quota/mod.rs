@@ -4,7 +4,7 @@
 //! was before, in the same handle: owner, group, project, space (`i_blocks`, as in Linux), and whether the inode
 //! exists. So usage is in the journal with every change, and a replay, which writes whole blocks, counts nothing twice.
 //! Linux: `fs/quota/dquot.c`. Not counted, as in e2fsck: reserved inodes but the root, the quota files, the orphan
-//! file, and inodes of attribute values.
+//! file, and inodes of attribute values: each inode that has such a value is charged for its size and for one inode.
 //!
 //! An entry never moves, and only another system removes one. So its place is remembered (`QuotaFile::places`), and
 //! charging changes one block per kind. Creating an entry may allocate blocks, which must not fail halfway through a
@@ -27,14 +27,14 @@ use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, QuotaEntry, QuotaKind, Superblock};
 
 impl Charge {
-    /// What this record counts for; `None` if the inode is not counted.
-    fn of(ino: Ino, disk: &DiskInode, superblock: &Superblock) -> Option<Charge> {
+    /// What this record counts for; `None` if the inode is not counted. `values`: as of [`Draft::values`].
+    fn of(ino: Ino, disk: &DiskInode, values: i64, superblock: &Superblock) -> Option<Charge> {
         let reserved = ino < superblock.geometry.first_inode() && ino != ROOT;
         if reserved || disk.flags.contains(InodeFlags::EA_INODE) || is_system_file(superblock, ino) {
             return None;
         }
         let ids = Ids { uid: disk.uid, gid: disk.gid, project: disk.project.unwrap_or(0) };
-        Some(Charge { ids, bytes: disk.sectors(superblock).saturating_mul(512) })
+        Some(Charge { ids, bytes: disk.sectors(superblock).saturating_mul(512), values })
     }
 }
 
@@ -48,7 +48,8 @@ struct Delta {
 impl Delta {
     fn of(charge: Option<Charge>, sign: i64) -> Delta {
         let Some(charge) = charge else { return Delta::default() };
-        Delta { bytes: sign * i64::try_from(charge.bytes).unwrap_or(i64::MAX), inodes: sign }
+        let bytes = i64::try_from(charge.bytes).unwrap_or(i64::MAX);
+        Delta { bytes: sign * bytes, inodes: sign * (1 + charge.values) }
     }
 
     /// Usage below zero becomes zero, as in Linux.
@@ -141,7 +142,7 @@ impl Quota {
 impl Draft {
     /// What quota counts for a record that was just loaded.
     pub(crate) fn charge_of(ground: &Ground, ino: Ino, disk: &DiskInode) -> Option<Charge> {
-        ground.quota.as_ref().and_then(|_| Charge::of(ino, disk, &ground.superblock))
+        ground.quota.as_ref().and_then(|_| Charge::of(ino, disk, 0, &ground.superblock))
     }
 
     /// Checks that changes of the inode can be charged.
@@ -164,8 +165,11 @@ impl Draft {
     #[cold]
     fn settle(&mut self, blocks: &mut impl Blocks) -> Result<()> {
         let Some(quota) = blocks.ground().quota.clone() else { return Ok(()) };
-        let after = Charge::of(self.ino, &self.disk, &blocks.ground().superblock);
-        let before = std::mem::replace(&mut self.charged, after);
+        let after = Charge::of(self.ino, &self.disk, self.values, &blocks.ground().superblock);
+        // What is counted for now is what the next change starts from.
+        let counted = after.map(|after| Charge { values: 0, ..after });
+        let before = std::mem::replace(&mut self.charged, counted);
+        self.values = 0;
         quota.settle(blocks, before, after)
     }
 

@@ -3,10 +3,12 @@
 
 use super::AclKind;
 use super::lists::Lists;
+use super::values;
+use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
+use crate::inode::draft::Draft;
 use crate::inode::{Ext4State, Inode};
-use uext4_ondisk::Ino;
-use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, XattrIndex};
+use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, ListedValue, XattrIndex};
 
 /// The permission bits of a mode.
 const BITS: u16 = 0o777;
@@ -166,13 +168,13 @@ impl InheritedAcl {
 ///
 /// # Errors
 /// [`Error::Corrupt`] of the list, [`Limit::Attributes`](crate::Limit::Attributes); nothing was changed then.
-pub(crate) fn follow_mode(lists: &mut Lists, ino: Ino, mode: u16) -> Result<()> {
+pub(crate) fn follow_mode(blocks: &impl Blocks, lists: &mut Lists, draft: &Draft, mode: u16) -> Result<()> {
     let Some(entry) = lists.find(XattrIndex::AclAccess, b"") else { return Ok(()) };
-    let Some(bytes) = entry.value.bytes() else {
-        let feature = format!("an access control list in an inode of its own (inode {ino})");
-        return Err(Error::Incompatible { action: "change permissions", feature });
+    let bytes = match entry.value {
+        ListedValue::Here { .. } => entry.value.bytes().unwrap_or_default().to_vec(),
+        ListedValue::Inode { inode, .. } => values::read(blocks, &values::check(blocks, inode, draft)?)?,
     };
-    let mut acl = Acl::decode(bytes).map_err(|corrupt| corrupt.in_inode(ino))?;
+    let mut acl = Acl::decode(&bytes).map_err(|corrupt| corrupt.in_inode(draft.ino))?;
     for (entry, shift) in entries_of_bits(&mut acl) {
         entry.permissions = mode >> shift & READ_WRITE_EXECUTE;
     }

@@ -4,19 +4,34 @@
 //! As in Linux (`ext4_xattr_set_handle`): the record if the attribute fits there, else the block; and no attribute is
 //! in both.
 
+use super::values;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
 use crate::inode::draft::Draft;
 use uext4_ondisk::ext4::{
-    Incompat, ListedXattr, Superblock, XATTR_BLOCK_HEADER_SIZE, XattrArea, XattrBlock, XattrFormat,
-    XattrIndex, XattrList,
+    Incompat, ListedValue, ListedXattr, Superblock, XATTR_BLOCK_HEADER_SIZE, XattrArea, XattrBlock,
+    XattrFormat, XattrIndex, XattrList, xattr_value_checksum,
 };
-use uext4_ondisk::{Corrupt, CorruptKind, Pblk};
+use uext4_ondisk::{Corrupt, CorruptKind, Ino, Pblk};
 
 /// Bytes of the magic number before the attributes of a record.
 const MAGIC_SIZE: usize = 4;
 /// Bytes of the word that ends a list.
 const END_SIZE: usize = 4;
+/// Bytes of an entry whose name has three bytes.
+const ENTRY_SIZE: usize = 20;
+
+/// The inode of a value that has none yet.
+pub(crate) const NO_INODE: Ino = Ino(0);
+
+/// A value that goes to an inode of its own.
+#[derive(Debug)]
+pub(crate) struct NewValue {
+    name_index: u8,
+    name: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) checksum: u32,
+}
 
 /// The attributes of an inode.
 #[derive(Debug)]
@@ -31,6 +46,11 @@ pub(crate) struct Lists {
     block_room: usize,
     /// Bytes of the block that values may take.
     values_room: usize,
+    /// Values that were set and have no inode yet ([`NO_INODE`]).
+    new_values: Vec<NewValue>,
+    /// Where values can go to inodes of their own: the seed of their checksums, and the bytes above which they do so at
+    /// once.
+    elsewhere: Option<(u32, usize)>,
 }
 
 /// Most bytes of a block that values may take: where large values can go to inodes of their own, room for entries is
@@ -42,6 +62,14 @@ fn values_room(superblock: &Superblock) -> usize {
         false => 0,
     };
     size - kept
+}
+
+/// See [`Lists::elsewhere`]. A value that fits into a block with a name of three bytes is tried there
+/// (`EXT4_XATTR_MIN_LARGE_EA_SIZE`).
+fn elsewhere(superblock: &Superblock) -> Option<(u32, usize)> {
+    let supported = superblock.features.incompat.contains(Incompat::EA_INODE);
+    let most = superblock.geometry.block_size() as usize - XATTR_BLOCK_HEADER_SIZE - END_SIZE - ENTRY_SIZE;
+    supported.then(|| (superblock.checksum_seed(), most))
 }
 
 /// The block's attributes, checked, and the number of inodes that share it.
@@ -91,7 +119,16 @@ impl Lists {
         let block = read_block(blocks, draft)?.map(|(list, _)| list).unwrap_or_default();
         let block_room = superblock.geometry.block_size() as usize - XATTR_BLOCK_HEADER_SIZE;
         let before = (record.clone(), block.clone());
-        Ok(Lists { record, block, before, record_room, block_room, values_room: values_room(superblock) })
+        Ok(Lists {
+            record,
+            block,
+            before,
+            record_room,
+            block_room,
+            values_room: values_room(superblock),
+            new_values: Vec::new(),
+            elsewhere: elsewhere(superblock),
+        })
     }
 
     /// The attribute of this name.
@@ -114,7 +151,7 @@ impl Lists {
         Lists { before: Default::default(), ..self }
     }
 
-    /// Sets or replaces an attribute.
+    /// Sets or replaces an attribute. Where volumes have such inodes, a value that fits neither place goes to one.
     ///
     /// # Errors
     /// [`Limit::Attributes`] if it fits neither place; nothing was changed then.
@@ -123,23 +160,75 @@ impl Lists {
         if self.find(space, name).is_some_and(same) {
             return Ok(());
         }
-        let mut record = self.record.clone();
-        record.set(ListedXattr::here(space, name, value, false));
-        if record.size() <= self.record_room {
-            self.record = record;
-            self.block.remove(space, name);
+        let Some((seed, most)) = self.elsewhere.filter(|_| !value.is_empty()) else {
+            return self.put([false, true].map(|block| ListedXattr::here(space, name, value, block)));
+        };
+        if value.len().next_multiple_of(4) <= most
+            && self.put([false, true].map(|block| ListedXattr::here(space, name, value, block))).is_ok()
+        {
             return Ok(());
         }
+        let (checksum, size) = (xattr_value_checksum(seed, value), value.len() as u32);
+        self.put([(); 2].map(|()| ListedXattr::elsewhere(space, name, NO_INODE, size, checksum)))?;
+        let (name_index, name) = (space.to_disk(), name.to_vec());
+        self.new_values.retain(|old| (old.name_index, &old.name) != (name_index, &name));
+        self.new_values.push(NewValue { name_index, name, bytes: value.to_vec(), checksum });
+        Ok(())
+    }
+
+    /// Puts an attribute into the record or the block. `new`: as it is in each.
+    fn put(&mut self, new: [ListedXattr; 2]) -> Result<()> {
+        let [in_record, in_block] = new;
+        let space_and_name = (in_block.name_index, in_block.name.clone());
+        let same =
+            |entry: &ListedXattr| (entry.name_index, &entry.name) == (space_and_name.0, &space_and_name.1);
+        let mut record = self.record.clone();
+        record.set(in_record);
+        if record.size() <= self.record_room {
+            self.record = record;
+            self.block.entries.retain(|entry| !same(entry));
+            return Ok(());
+        }
+        let takes_room = in_block.value.bytes().is_some_and(|bytes| !bytes.is_empty());
         let mut block = self.block.clone();
-        block.set(ListedXattr::here(space, name, value, true));
-        let crowded = !value.is_empty() && block.values_size() > self.values_room;
+        block.set(in_block);
+        let crowded = takes_room && block.values_size() > self.values_room;
         if block.size() > self.block_room || crowded {
             return Err(Error::Limit(Limit::Attributes));
         }
         block.sort();
         self.block = block;
-        self.record.remove(space, name);
+        self.record.entries.retain(|entry| !same(entry));
         Ok(())
+    }
+
+    /// Gives the values that have no inode yet those that `find` returns.
+    ///
+    /// # Errors
+    /// Those of `find`.
+    pub(crate) fn place_values(
+        &mut self,
+        mut find: impl FnMut(&NewValue) -> Result<Option<Ino>>,
+    ) -> Result<Vec<NewValue>> {
+        let mut left = Vec::new();
+        for new in std::mem::take(&mut self.new_values) {
+            let is_it = |entry: &&mut ListedXattr| {
+                (entry.name_index, &entry.name) == (new.name_index, &new.name)
+                    && matches!(entry.value, ListedValue::Inode { inode: NO_INODE, .. })
+            };
+            let mut entries = self.record.entries.iter_mut().chain(&mut self.block.entries);
+            let Some(entry) = entries.find(is_it) else { continue };
+            match (find(&new)?, &mut entry.value) {
+                (Some(found), ListedValue::Inode { inode, .. }) => *inode = found,
+                _ => left.push(new),
+            }
+        }
+        Ok(left)
+    }
+
+    /// How many values of the lists as they were loaded are in inodes of their own.
+    pub(crate) fn values_before(&self) -> usize {
+        values::of(&self.before.0).chain(values::of(&self.before.1)).count()
     }
 
     /// Removes an attribute; whether there was one.

@@ -8,10 +8,11 @@
 pub(crate) mod acl;
 mod known;
 mod lists;
+pub(crate) mod values;
 
 pub(crate) use acl::InheritedAcl;
-pub(crate) use known::KnownBlocks;
-pub(crate) use lists::{Lists, decode_block, read_block};
+pub(crate) use known::{Known, KnownAttributes};
+pub(crate) use lists::{Lists, NewValue, decode_block, read_block};
 
 use crate::ground::error::{Error, Result};
 use crate::inode::Ext4State;

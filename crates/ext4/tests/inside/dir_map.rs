@@ -112,7 +112,10 @@ impl Stage {
         let bytes = blocks.map(|block| ground.cache.read(block).unwrap().to_vec());
         let Draft { ino, disk, raw, place, charged, .. } = &self.draft;
         let (disk, raw) = (disk.clone(), raw.clone());
-        (bytes.collect(), Draft { ino: *ino, disk, raw, place: *place, charged: *charged, allowance: None })
+        (
+            bytes.collect(),
+            Draft { ino: *ino, disk, raw, place: *place, charged: *charged, allowance: None, values: 0 },
+        )
     }
 
     fn assert_unchanged(&self, before: &(Vec<Vec<u8>>, Draft)) {

@@ -80,7 +80,7 @@ impl Node {
         let (raw, disk) = empty_record(&canvas.ground.superblock, ino)?;
         let place = place_of(canvas.ground, ino)?;
         Ok(Node {
-            draft: Draft { ino, disk, raw, place, charged: None, allowance: None },
+            draft: Draft { ino, disk, raw, place, charged: None, allowance: None, values: 0 },
             used: false,
             names: 0,
             described: 0,

@@ -281,7 +281,8 @@ fn try_volume(kind: &'static str, args: &[&str], seed: u64) {
     trial.check_own();
     assert_eq!(trial.draft.disk.blocks_raw, 0);
     let (disk, place) = (trial.draft.disk.clone(), trial.draft.place);
-    let mut empty = Draft { ino: made.ino, disk, raw: Vec::new(), place, charged: None, allowance: None };
+    let mut empty =
+        Draft { ino: made.ino, disk, raw: Vec::new(), place, charged: None, allowance: None, values: 0 };
     edit::start(&mut empty).unwrap();
     assert_eq!(empty.disk.i_block, trial.draft.disk.i_block);
     assert_eq!(trial.pool.free.len(), Pool::new(&made.open()).free.len() + used(&made.open(), &trial));

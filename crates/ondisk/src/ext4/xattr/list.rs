@@ -82,6 +82,14 @@ impl ListedXattr {
         ListedXattr { name_index: space.to_disk(), name: name.to_vec(), hash, value }
     }
 
+    /// An attribute whose value, of `size` bytes and with this checksum, is in an inode of its own. It has a hash
+    /// inside an inode too, as the kernel writes it.
+    pub fn elsewhere(space: XattrIndex, name: &[u8], inode: Ino, size: u32, checksum: u32) -> ListedXattr {
+        let hash = xattr_entry_hash(name, &checksum.to_le_bytes(), false);
+        let value = ListedValue::Inode { inode, size };
+        ListedXattr { name_index: space.to_disk(), name: name.to_vec(), hash, value }
+    }
+
     /// Bytes of its entry.
     fn entry_size(&self) -> usize {
         ENTRY_SIZE.saturating_add(self.name.len()).next_multiple_of(PAD)
