@@ -290,7 +290,6 @@ fn explain_knows_files_and_volumes_that_are_not_written() {
         ("set_inode_field /big flags 0x80010", "immutable"),
         ("set_inode_field /big flags 0x80020", "append-only"),
         ("set_inode_field /big flags 0x180000", "fs-verity"),
-        ("set_inode_field /big flags 0x84000", "journaled data"),
         ("set_super_value last_orphan 7", "inode 7"),
     ] {
         let volume = volume();

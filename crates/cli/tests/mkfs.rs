@@ -210,7 +210,6 @@ fn options_of_mke2fs_that_are_missing_are_refused_by_name() {
         (&["-D"], "-D"),
         (&["-K"], "-K"),
         (&["-R", "stride=4"], "-R"),
-        (&["-J", "device=/dev/x"], "device"),
         (&["-J", "location=1"], "location"),
         (&["-E", "root_perms=700"], "root_perms"),
         (&["-E", "assume_storage_prezeroed=1"], "assume_storage_prezeroed"),

@@ -162,6 +162,18 @@ plays! {
     inside_inodes: INLINE false, small_files, inside;
     inside_huge_inodes: INLINE_1024 false, small_files, inside;
     clusters_are_freed: CLUSTERS false, in_pieces, orphans;
+    journaled_append: JOURNALED false, one_file, append_durable;
+    journaled_first_writes: JOURNALED false, unwritten, first_writes;
+    journaled_holes: JOURNALED_LARGE false, holes, fill_holes;
+    journaled_queued: JOURNALED false, unwritten, queued;
+    journaled_truncate: JOURNALED false, one_file, truncate_both;
+    journaled_punch: JOURNALED false, one_file, punch;
+    journaled_zero: JOURNALED false, one_file, zero;
+    journaled_collapse: JOURNALED false, many_units, collapse;
+    journaled_insert: JOURNALED_CLUSTERS false, many_units, insert;
+    journaled_reuse: JOURNALED false, nothing, revoke_and_reuse;
+    journaled_orphans: JOURNALED false, in_pieces, orphans;
+    journaled_replaced: JOURNALED false, two_files, replaced;
 }
 
 /// A second power cut while the volume is recovered and unlinked files are freed.

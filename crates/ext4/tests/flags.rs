@@ -305,7 +305,6 @@ fn what_is_refused_changes_nothing() {
     let device = image.device();
     let volume = open_rw(device.clone());
     for (path, wanted, errno) in [
-        ("/file", InodeFlags::JOURNAL_DATA, 95),
         ("/file", InodeFlags::EXTENTS, 95),
         ("/file", InodeFlags::HUGE_FILE, 95),
         ("/file", InodeFlags::DIRSYNC, 95),

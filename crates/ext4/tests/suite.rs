@@ -46,6 +46,7 @@ mod inline;
 mod inline_writes;
 mod journal_damage;
 mod journal_device;
+mod journaled_data;
 mod kernel_volumes;
 mod kill;
 mod known_names;

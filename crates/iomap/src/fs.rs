@@ -66,12 +66,13 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
         Err(Error::MapUnknown(0).into())
     }
 
-    /// Fills `buf` with the inline data from byte `pos` on.
+    /// Fills `buf` with contents that the file system holds ([`MapKind::is_held`](crate::MapKind::is_held)) from byte
+    /// `pos` on.
     fn read_inline(&self, _inode: &Self::Inode, _buf: &mut [u8], pos: u64) -> Result<(), Self::Error> {
         Err(Error::MapUnknown(pos).into())
     }
 
-    /// Writes `data`, consecutive buffers, at byte `pos` of an inode of [`MapKind::Inline`](crate::MapKind::Inline), in
+    /// Writes `data`, consecutive buffers, at byte `pos` of an inode whose contents the file system holds, inline in
     /// one handle: sets the datasync tid, then the size. The gate is `held` exclusively. `false`: it does not fit, and
     /// now the inode is of another kind ([`InodeState::set_kind`]) with the same contents, so the write is planned
     /// again.

@@ -59,7 +59,8 @@ impl InodeState {
         InodeState { kind: AtomicU8::new(kind as u8), ..self }
     }
 
-    /// The kind of the inode's map. It only changes from [`MapKind::Inline`] to another one, inside the exclusive gate.
+    /// The kind of the inode's map. It only changes from [`MapKind::Inline`] to another one, and to and from
+    /// [`MapKind::Journaled`], inside the exclusive gate.
     #[inline]
     pub fn kind(&self) -> MapKind {
         MapKind::of(self.kind.load(Ordering::Acquire))

@@ -37,15 +37,25 @@ pub enum MapKind {
     Indirect,
     /// No map: the contents lie inside the inode, or the first write may put them there.
     Inline,
+    /// A map, but the file system itself writes and reads the contents, through its journal: no written block is
+    /// published, so that no request to the device finds one.
+    Journaled,
 }
 
 impl MapKind {
+    /// Whether the file system reads and writes the contents itself.
+    #[inline]
+    pub fn is_held(self) -> bool {
+        matches!(self, MapKind::Inline | MapKind::Journaled)
+    }
+
     /// The kind whose discriminant this is.
     #[inline]
     pub(crate) fn of(number: u8) -> MapKind {
         match number {
             number if number == MapKind::Indirect as u8 => MapKind::Indirect,
             number if number == MapKind::Inline as u8 => MapKind::Inline,
+            number if number == MapKind::Journaled as u8 => MapKind::Journaled,
             _ => MapKind::Extents,
         }
     }

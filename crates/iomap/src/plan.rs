@@ -293,7 +293,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A read of inline data (`size`: bytes of the file): a copy by the file system.
+    /// A read of contents that the file system holds (`size`: bytes of the file): a copy.
     pub fn inline_read(range: Range, size: u64) -> Plan {
         let route = if range.pos >= size { Route::PastEnd } else { Route::InlineRead };
         Plan {
@@ -419,7 +419,7 @@ pub fn plan_read<R: Routing>(
         durability: Durability::None,
         finish: if request.queued { Finish::Asynchronous } else { Finish::Synchronous },
     };
-    if view.kind == MapKind::Inline {
+    if view.kind.is_held() {
         return Plan::inline_read(request.range, view.size);
     }
     if request.range.pos >= view.size {

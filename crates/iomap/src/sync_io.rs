@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile, Synced};
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
-use crate::mapping::{Piece, Range, State};
+use crate::mapping::{MapKind, Piece, Range, State};
 use crate::nowait::NOWAIT_MAX;
 use crate::pipeline::Mapping;
 use crate::plan::{Durability, Plan, ReadFlags, Request, Route, WriteFlags};
@@ -210,6 +210,9 @@ impl<F: FileSystem> Engine<F> {
         part: &mut [u8],
     ) -> Result<(), F::Error> {
         match piece.state {
+            State::Written if file.state().kind() == MapKind::Journaled => {
+                self.fs.read_inline(&file.inode, part, piece.logical)?;
+            }
             State::Written => self.device.read_at(part, piece.physical).map_err(Error::from)?,
             State::Inline => self.fs.read_inline(&file.inode, part, piece.logical)?,
             State::Unwritten | State::Hole => part.fill(0),

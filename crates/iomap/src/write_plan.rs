@@ -36,10 +36,23 @@ pub(crate) fn plan_write_of<R: Routing>(
     device: &Capabilities,
     routing: R,
 ) -> Plan {
+    if view.kind == MapKind::Journaled {
+        return plan_journaled(request, view);
+    }
     if summary.all_written && !view.is_changed_by(request.range) {
         return plan_overwrite(request, view, device, routing);
     }
     plan_changing(request, view, summary, device, routing)
+}
+
+/// A write of contents that go through the log: by the file system, whatever is written there.
+#[cold]
+fn plan_journaled(request: &Request, view: &View) -> Plan {
+    let mut plan = Plan::inline_write(request, view.size);
+    if view.disk_size.is_privileged() {
+        plan.drop_privileges(request);
+    }
+    plan
 }
 
 /// The rows of the table that change the inode.
@@ -78,7 +91,7 @@ pub(crate) fn shares_gate<R: Routing>(request: &Request, block_bits: u32, routin
 /// Other writes skip the shared attempt: their plans never share.
 #[inline]
 pub(crate) fn may_share<R: Routing>(request: &Request, view: &View, routing: R) -> bool {
-    view.kind != MapKind::Inline
+    !view.kind.is_held()
         && !view.is_changed_by(request.range)
         && shares_gate(request, view.block_bits, routing)
 }

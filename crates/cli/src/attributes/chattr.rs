@@ -15,10 +15,10 @@ const USAGE: &str = "uext4 chattr [OPTIONS] [+-=FLAGS]... DEVICE:/path...";
 #[command(after_long_help = "\
 + adds flags, - takes them away, = sets exactly these:
   a  append-only          A  no time of access    c  compress             d  not for dump
-  D  dirsync              i  immutable            m  do not compress      P  inherit the project
-  s  secure deletion      S  synchronous          t  no tail merging      T  top of a hierarchy
-  u  undeletable          x  direct access (DAX)
-j (journaled data), e (extents) and F (folded case) cannot be changed.
+  D  dirsync              i  immutable            j  journaled data       m  do not compress
+  P  inherit the project  s  secure deletion      S  synchronous          t  no tail merging
+  T  top of a hierarchy   u  undeletable          x  direct access (DAX)
+e (extents) and F (folded case) cannot be changed.
 Flags of directories (D, T, P) are left out for other files. With -R, symbolic links and special files are skipped.")]
 pub struct ChattrArgs {
     /// The flags, then the files.

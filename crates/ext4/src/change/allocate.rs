@@ -14,7 +14,7 @@ use crate::inode::draft::Draft;
 use crate::inode::edit::Change;
 use crate::map::edit::{self, Form, Leaf};
 use std::ops::Range;
-use uext4_iomap::{Run, State};
+use uext4_iomap::{MapKind, Run, State};
 use uext4_ondisk::ext4::{Extent, MAX_UNWRITTEN_LENGTH};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Lblk, Pblk};
 
@@ -96,7 +96,9 @@ impl Files<'_> {
             edit.store(blocks, Change::Data)?;
             let (first, length) = (extent.logical.get(), u64::from(extent.length));
             let run = Run { first, length, state: State::Unwritten, physical: extent.physical.get() };
-            map.add(u64::from(first), u64::from(first) + length, &[run])?;
+            if inode.state.kind() != MapKind::Journaled {
+                map.add(u64::from(first), u64::from(first) + length, &[run])?;
+            }
             Ok(Ok(Step::Done(extent.logical_end().get())))
         })?
     }

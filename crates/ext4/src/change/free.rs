@@ -11,9 +11,10 @@ use crate::ground::credits;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
+use crate::ground::state::Ground;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
-use crate::inode::fields::now;
+use crate::inode::fields::{journals_data, now};
 use crate::map::edit::{self, Form, Part};
 use crate::xattr::values;
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ use uext4_ondisk::ext4::{
 use uext4_ondisk::{Corrupt, CorruptKind, Ino, Lblk, Pblk};
 
 /// Most metadata blocks freed in one handle: each is revoked.
-const METADATA: u32 = 64;
+pub(super) const METADATA: u32 = 64;
 /// Blocks changed by freeing an attribute block, besides its group: the block itself and a revoke block.
 const ATTRIBUTES: u32 = 2;
 /// Runs of blocks checked against the bitmaps at a time.
@@ -76,9 +77,10 @@ fn values_of(blocks: &impl Blocks, draft: &Draft) -> Result<Vec<Ino>> {
 }
 
 /// Whether the blocks of an inode were written through the journal: then older copies must not be replayed.
-fn is_metadata(draft: &Draft) -> bool {
-    let logged = InodeFlags::JOURNAL_DATA | InodeFlags::EA_INODE;
-    draft.disk.file_type() != Some(FileType::Regular) || draft.disk.flags.intersects(logged)
+pub(super) fn is_journaled(ground: &Ground, draft: &Draft) -> bool {
+    draft.disk.file_type() != Some(FileType::Regular)
+        || draft.disk.flags.contains(InodeFlags::EA_INODE)
+        || journals_data(&ground.superblock, &draft.disk)
 }
 
 /// Whether an inode maps nothing and says so.
@@ -213,8 +215,7 @@ impl Files<'_> {
         let geometry = &self.state.superblock.geometry;
         let size = u64::from(geometry.block_size());
         let (used, last) = ((draft.disk.size % size) as usize, u32::try_from(draft.disk.size / size));
-        let (Ok(last), true, true) = (last, used > 0, Form::of(&draft.disk).is_some() && !is_metadata(draft))
-        else {
+        let (Ok(last), true, true) = (last, used > 0, Form::of(&draft.disk).is_some()) else {
             return Ok(());
         };
         let found = edit::leaf(&Direct(self.state), draft, Lblk(last))?.find(Lblk(last));
@@ -225,6 +226,12 @@ impl Files<'_> {
         };
         if !self.state.zones.allows(block.get(), 1) {
             return Err(Corrupt::from(CorruptKind::SystemZone).in_inode(draft.ino).at_block(block).into());
+        }
+        if is_journaled(self.state, draft) {
+            let _kept = self.state.cache.read(block.get())?;
+            return Journaled::run(self.state, 1, |blocks| {
+                blocks.change(block, |bytes| bytes[used..].fill(0))
+            });
         }
         let device = self.state.cache.device();
         let mut bytes = BufferPool::new(size as usize)?.take(size as usize)?;
@@ -274,7 +281,7 @@ impl Files<'_> {
         self.space.open().give_back(blocks, ino, &idle)?;
         let geometry = &self.state.superblock.geometry;
         self.space.hold_parts(blocks, &edit::parts_of_kept_clusters(geometry, &removed, &idle))?;
-        if is_metadata(&draft) {
+        if is_journaled(blocks.ground(), &draft) {
             for extent in &removed {
                 let first = extent.physical.get();
                 (first..first + u64::from(extent.length)).try_for_each(|block| blocks.freed(Pblk(block)))?;
@@ -303,7 +310,8 @@ fn next_mapped(blocks: &impl Blocks, draft: &Draft, from: u32, groups: usize) ->
             }
         }
         if let Some(Range { start, end }) = found {
-            let most = if is_metadata(draft) { start.saturating_add(METADATA) } else { end };
+            let most =
+                if is_journaled(blocks.ground(), draft) { start.saturating_add(METADATA) } else { end };
             return Ok(Some(start..end.min(most)));
         }
         if leaf.window.end <= at {

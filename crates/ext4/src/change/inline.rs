@@ -24,7 +24,7 @@ use crate::inline;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::Change;
-use crate::inode::fields::maps_extents;
+use crate::inode::fields::{journals_data, maps_extents};
 use crate::map::edit::{self, Form};
 use uext4_blockdev::{BufferPool, WriteDurability};
 use uext4_iomap::gate::InodeGuard;
@@ -125,8 +125,12 @@ impl Files<'_> {
         if inode.is_inline() {
             self.with_room(|| self.move_out(inode))?;
         }
-        let kind = if inode.disk().uses_extents() { MapKind::Extents } else { MapKind::Indirect };
-        inode.state.set_kind(kind);
+        let journaled = journals_data(&self.state.superblock, &inode.disk());
+        inode.state.set_kind(match inode.disk().uses_extents() {
+            _ if journaled => MapKind::Journaled,
+            true => MapKind::Extents,
+            false => MapKind::Indirect,
+        });
         Ok(())
     }
 
@@ -143,6 +147,8 @@ impl Files<'_> {
                 Err(refused) => return Ok(Err(refused)),
             };
             edit.store(blocks, Change::Data)?;
+            // No direct request may find contents that are journaled from now on.
+            let place = place.filter(|_| !journals_data(&self.state.superblock, &edit.disk));
             if let Some(place) = place {
                 let run = Run { first: 0, length: 1, state: State::Written, physical: place.get() };
                 map.add(0, 1, &[run])?;

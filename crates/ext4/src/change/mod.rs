@@ -5,6 +5,7 @@
 //! | `allocate.rs` | allocates blocks for holes |
 //! | `append.rs` | blocks past the end that are written before they are mapped |
 //! | `pointers.rs` | allocation for maps of block pointers |
+//! | `data.rs` | contents that are written through the log |
 //! | `convert.rs` | marks unwritten blocks written, and sets the size |
 //! | `remove.rs` | frees blocks and lowers the size |
 //! | `clear.rs` | marks written blocks unwritten |
@@ -33,6 +34,7 @@ pub(crate) mod attribute_blocks;
 mod attributes;
 mod clear;
 mod convert;
+pub(crate) mod data;
 pub(crate) mod free;
 mod inline;
 pub(crate) mod orphans;

@@ -9,6 +9,7 @@
 //! Published mappings of the blocks are withdrawn before the first step, and stay so: the gate is held exclusively
 //! until the last one.
 
+use super::free::{METADATA, is_journaled};
 use super::{Files, depth};
 use crate::alloc::Space;
 use crate::alloc::shared::{FreeSpace, Promise};
@@ -49,6 +50,27 @@ struct Last {
     blocks: Range<u32>,
     /// The extents there, at least one.
     extents: Vec<Extent>,
+}
+
+impl Last {
+    /// The last blocks of these, at most this many.
+    fn bounded(mut self, most: u32) -> Last {
+        let mut left = most;
+        let mut kept = Vec::new();
+        for extent in self.extents.iter().rev() {
+            let end = extent.logical_end().get();
+            let part = end - left.min(extent.length)..end;
+            kept.extend(edit::within(extent, &part));
+            left -= part.end - part.start;
+            if left == 0 {
+                self.blocks.start = part.start;
+                break;
+            }
+        }
+        kept.reverse();
+        self.extents = kept;
+        self
+    }
 }
 
 /// The blocks to free.
@@ -106,7 +128,10 @@ impl Files<'_> {
         let extent = edit::leaf(&body, &draft, Lblk(end - 1))?.find(Lblk(end - 1));
         // An extent that ends in the range, or is unmapped up to its end in one step, is not split.
         let is_divided = extent.is_some_and(|extent| {
-            let most = self.state.superblock.geometry.blocks_per_group().max(1);
+            let most = match is_journaled(self.state, &draft) {
+                true => METADATA,
+                false => self.state.superblock.geometry.blocks_per_group().max(1),
+            };
             let goes = u64::from(extent.logical.get()) >= blocks.start && extent.length <= most;
             extent.logical_end().get() > end && !goes
         });
@@ -146,13 +171,17 @@ impl Files<'_> {
     fn remove_last(&self, inode: &Inode, removal: &Removal) -> Result<Step> {
         let levels = self.depth(inode);
         let (credits, groups) = self.removal_credits(inode.disk().uses_extents(), levels, 1);
-        Journaled::run(self.state, credits, |blocks| {
+        Journaled::run(self.state, credits + 1, |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(Ok(Step::Again));
             }
             let map = inode.state.map.lock();
-            let last = last_part(blocks, &edit, &removal.blocks, groups as usize)?;
+            let mut last = last_part(blocks, &edit, &removal.blocks, groups as usize)?;
+            if is_journaled(self.state, &edit) {
+                // The records of one revoke block.
+                last = last.map(|last| last.bounded(METADATA));
+            }
             let left = last.as_ref().map_or(removal.blocks.start, |last| last.blocks.start);
             if let Some(last) = &last
                 && let Err(full) = self.free(blocks, &mut edit, last, removal.promised)?
@@ -206,6 +235,12 @@ impl Files<'_> {
             Err(full @ Error::NoSpace) => return Ok(Err(full)),
             other => other?,
         };
+        if is_journaled(blocks.ground(), draft) {
+            for extent in &unmapped {
+                let first = extent.physical.get();
+                (first..first + u64::from(extent.length)).try_for_each(|block| blocks.freed(Pblk(block)))?;
+            }
+        }
         let idle = edit::idle_clusters(blocks, draft, &unmapped)?;
         self.space.open().give_back(blocks, draft.ino, &idle)?;
         let geometry = &self.state.superblock.geometry;

@@ -77,7 +77,6 @@ pub(super) fn flags_after(
         return Err(Error::NotSupported("folded case on a volume without the feature casefold"));
     }
     for (flag, feature) in [
-        (InodeFlags::JOURNAL_DATA, "journaled data (j)"),
         (InodeFlags::EXTENTS, "extents (e), for which the map would have to be converted"),
         (InodeFlags::CASEFOLD, "folded case (F)"),
     ] {

@@ -38,6 +38,12 @@ impl Node {
         let inode = &self.held;
         let names = (inode.kind() == FileKind::Directory).then(|| Directories::one(inode));
         let _names_stay = names.filter(|_| set.flags.is_some());
+        if files.switches_log(inode, set) {
+            // Nobody reads or writes while the way of its contents changes.
+            let open = OpenFile::new(Arc::clone(inode), false, true, Switches::ON);
+            let held = volume.shared.engine.lock_exclusive(&open, true)?;
+            return files.switch_log(inode, &held, set);
+        }
         let seals = set.flags.is_some_and(|flags| flags.contains(InodeFlags::IMMUTABLE));
         if !seals || inode.kind() != FileKind::Regular {
             return files.set_attributes(inode, set);

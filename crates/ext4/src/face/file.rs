@@ -2,10 +2,11 @@
 
 use super::quota::Limited;
 use crate::face::explain::Explanation;
-use crate::face::explain_inline::explain_inline;
+use crate::face::explain_inline::{explain_inline, explain_journaled};
 use crate::face::held::Held;
 use crate::face::volume::{Shared, Volume};
 use crate::ground::error::{Error, Result};
+use crate::inode::fields::journals_data;
 use crate::inode::metadata::Metadata;
 use crate::seam::Ext4;
 use parking_lot::Mutex;
@@ -180,6 +181,12 @@ impl File {
     pub fn explain(&self, request: &crate::face::explain::Query) -> Result<Explanation> {
         if self.open.state().kind() == MapKind::Inline {
             return explain_inline(self.held.shared(), &self.open, request);
+        }
+        let superblock = &self.held.shared().fs.state.superblock;
+        if request.write && journals_data(superblock, &self.open.inode.disk())
+            || self.open.state().kind() == MapKind::Journaled
+        {
+            return explain_journaled(self.held.shared(), &self.open, request);
         }
         crate::face::explain::explain(self.held.shared(), &self.open, request)
     }

@@ -110,6 +110,10 @@ impl File {
         self.check_shape(false)?;
         let alone = self.alone(true)?;
         alone.files.check_allocates(alone.inode)?;
+        if alone.inode.state.kind() == MapKind::Journaled {
+            let feature = "journaled data, which no write only overwrites".into();
+            return Err(Error::Incompatible { action: "prepare", feature });
+        }
         match alone.files.maps_extents(alone.inode) {
             true => alone.prepare(size),
             false => alone.prepare_pointers(size),
@@ -263,6 +267,9 @@ impl<'f> Alone<'f> {
     }
 
     fn zero_where(&self, pos: u64, end: u64, state: State) -> Result<()> {
+        if self.inode.state.kind() == MapKind::Journaled {
+            return self.files.zero_journaled(self.inode, &self.held, pos..end.max(pos));
+        }
         let range = Range { pos, length: end.saturating_sub(pos) };
         self.engine.zero(self.open, &self.held, range, state)
     }

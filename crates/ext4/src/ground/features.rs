@@ -1,9 +1,7 @@
 //! Which volumes can be opened, and for what. Everything else is refused, naming the feature.
 
 use crate::ground::error::{Error, Result};
-use uext4_ondisk::ext4::{
-    Compat, DefaultMountOptions, ENCODING_UTF8_12_1, Features, Incompat, RoCompat, State, Superblock,
-};
+use uext4_ondisk::ext4::{ENCODING_UTF8_12_1, Features, Incompat, RoCompat, State, Superblock};
 
 /// Incompatible features that reads support.
 const READABLE: Incompat = Incompat::from_bits_retain(
@@ -43,11 +41,6 @@ const OVERWRITABLE: RoCompat = RoCompat::from_bits_retain(
 
 /// The highest known revision level (`EXT4_MAX_SUPP_REV`).
 const REVISION_MAX: u32 = 1;
-
-/// The two bits of the default journal mode: 1 journal, 2 ordered, 3 writeback.
-const JOURNAL_MODE: DefaultMountOptions = DefaultMountOptions::from_bits_retain(
-    DefaultMountOptions::DATA_JOURNAL.bits() | DefaultMountOptions::DATA_ORDERED.bits(),
-);
 
 fn refuse(action: &'static str, feature: impl Into<String>) -> Error {
     Error::Incompatible { action, feature: feature.into() }
@@ -105,10 +98,9 @@ pub(crate) fn check_writable(superblock: &Superblock) -> Result<()> {
     if !unwritable.is_empty() {
         return Err(refuse(ACTION, unwritable.names().join(", ")));
     }
-    let journaled = superblock.features.compat.contains(Compat::HAS_JOURNAL)
-        && superblock.default_mount_options & JOURNAL_MODE == DefaultMountOptions::DATA_JOURNAL;
-    if journaled {
-        return Err(refuse(ACTION, "journaled data by default (journal_data)"));
+    let inline = superblock.features.incompat.contains(Incompat::INLINE_DATA);
+    if superblock.has_journal() && superblock.journals_data() && inline {
+        return Err(refuse(ACTION, "journaled data by default (journal_data) together with inline_data"));
     }
     Ok(())
 }

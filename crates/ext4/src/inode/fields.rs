@@ -5,7 +5,7 @@ use crate::ground::error::{Error, Limit, Result};
 use crate::ground::state::Ground;
 use uext4_iomap::coarse_now_ns;
 use uext4_ondisk::ext4::{
-    FileType, Incompat, IndirectLayout, Inode as DiskInode, RoCompat, Superblock, Timestamp,
+    FileType, Incompat, IndirectLayout, Inode as DiskInode, InodeFlags, RoCompat, Superblock, Timestamp,
     update_inode_checksum,
 };
 use uext4_ondisk::{EncodeError, Ino};
@@ -22,6 +22,15 @@ const LOGICAL_BLOCKS: u64 = 0xffff_ffff;
 pub(crate) fn maps_extents(superblock: &Superblock, disk: &DiskInode) -> bool {
     let has_extents = superblock.features.incompat.contains(Incompat::EXTENTS);
     disk.uses_extents() || disk.has_inline_data() && has_extents
+}
+
+/// Whether contents of an inode are written through the log: those of regular files, by their flag or by the volume's
+/// default. (Linux heeds the flag only without delayed allocation.) Encrypted contents never are.
+pub(crate) fn journals_data(superblock: &Superblock, disk: &DiskInode) -> bool {
+    disk.file_type() == Some(FileType::Regular)
+        && superblock.has_journal()
+        && !disk.flags.contains(InodeFlags::ENCRYPT)
+        && (disk.flags.contains(InodeFlags::JOURNAL_DATA) || superblock.journals_data())
 }
 
 /// The largest size of an inode with its kind of map.

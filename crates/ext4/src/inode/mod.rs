@@ -24,6 +24,7 @@ use crate::ground::known::DirectoryId;
 use crate::ground::state::{Ground, is_system_file};
 use access::LastAccess;
 use core::InodeValue;
+use fields::{journals_data, maps_extents};
 use leave::Leave;
 use metadata::{FileKind, Metadata, Timestamp};
 use parking_lot::{Mutex, RwLock};
@@ -239,10 +240,6 @@ impl Inode {
         if flags.contains(InodeFlags::VERITY) {
             return Err(Error::NotPermitted("the file is sealed by fs-verity"));
         }
-        if flags.contains(InodeFlags::JOURNAL_DATA) {
-            let feature = format!("journaled data (chattr +j, inode {})", self.ino);
-            return Err(Error::Incompatible { action: "write directly", feature });
-        }
         Ok(())
     }
 }
@@ -264,6 +261,11 @@ pub(crate) fn check_append(superblock: &Superblock, inode: &Inode) -> Result<()>
     }
     if is_system_file(superblock, inode.ino()) {
         return Err(Error::NotPermitted("the superblock names it as an internal file"));
+    }
+    let disk = inode.disk();
+    if journals_data(superblock, &disk) && !maps_extents(superblock, &disk) {
+        let feature = format!("journaled data in a map of block pointers (inode {})", inode.ino());
+        return Err(Error::Incompatible { action: "write", feature });
     }
     inode.check_append()
 }

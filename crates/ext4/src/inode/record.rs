@@ -4,6 +4,7 @@ use super::Inode;
 use super::access::LastAccess;
 use super::core::{InodeValue, Told};
 use super::draft::Draft;
+use super::fields::journals_data;
 use super::metadata::{FileKind, Metadata};
 use super::places::PointerPlaces;
 use crate::ground::error::{Error, Result};
@@ -78,6 +79,15 @@ impl Ground {
         Ok(self.inode_in_memory(ino, disk, kind, &raw, start.saturating_add(offset as u64)))
     }
 
+    /// The kind of an inode's map. Readers of a volume need not ask the cache for contents that a log had.
+    pub(crate) fn map_kind(&self, ino: Ino, disk: &DiskInode) -> MapKind {
+        match map_kind(&self.superblock, ino, disk) {
+            MapKind::Inline => MapKind::Inline,
+            _ if self.journal.is_some() && journals_data(&self.superblock, disk) => MapKind::Journaled,
+            kind => kind,
+        }
+    }
+
     fn inode_in_memory(
         &self,
         ino: Ino,
@@ -87,11 +97,8 @@ impl Ground {
         position: u64,
     ) -> Inode {
         let bits = self.superblock.geometry.block_size_log();
-        let state = InodeState::new(disk.size, bits, self.committed.clone()).with_kind(map_kind(
-            &self.superblock,
-            ino,
-            &disk,
-        ));
+        let kind_of_map = self.map_kind(ino, &disk);
+        let state = InodeState::new(disk.size, bits, self.committed.clone()).with_kind(kind_of_map);
         // The record may include changes that are not durable. Asked after reading: an inode changes in memory first,
         // so changes of a later transaction are not in this record.
         if let Some(tid) = self.newest_uncommitted() {

@@ -10,7 +10,7 @@ use crate::inode::{Ext4State, Inode};
 use std::ops::Range;
 use std::sync::Arc;
 use uext4_iomap::snapshot::BLOCKS_END;
-use uext4_iomap::{Found, MapSnapshot, PIECES_MAX, Run, State};
+use uext4_iomap::{Found, MapKind, MapSnapshot, PIECES_MAX, Run, State};
 use uext4_ondisk::ext4::{Extent, ExtentNode, Incompat, NodeLimits};
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
@@ -88,6 +88,11 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<Map
     };
     // If only a few blocks of the leaf were evicted, load those and not the rest again.
     let mut window = find(&map.unknown_around(block))?;
+    if inode.state.kind() == MapKind::Journaled {
+        // No direct request may find its blocks.
+        let near = window.near(u64::from(block));
+        return Ok(Arc::new(MapSnapshot::of(near.first, near.end, &near.runs)));
+    }
     map.add(window.first, window.end, &window.runs)?;
     if map.resident_bytes() > state.map_budget {
         map.forget();

@@ -16,7 +16,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::switches::Routing;
-use uext4_iomap::{Blocks, Count, Extended, FileSystem, InodeState, MapSnapshot, Piece, Range, Synced};
+use uext4_iomap::{
+    Blocks, Count, Extended, FileSystem, InodeState, MapKind, MapSnapshot, Piece, Range, Synced,
+};
 use uext4_ondisk::Group;
 
 /// The file-system side of an open volume.
@@ -122,10 +124,16 @@ impl FileSystem for Ext4 {
     }
 
     fn read_inline(&self, inode: &Inode, buf: &mut [u8], pos: u64) -> Result<()> {
+        if inode.state.kind() == MapKind::Journaled {
+            return self.files().read_journaled(inode, buf, pos);
+        }
         inline::read(&self.state, inode, buf, pos)
     }
 
     fn write_inline(&self, inode: &Inode, held: &InodeGuard<'_>, pos: u64, data: &[&[u8]]) -> Result<bool> {
+        if inode.state.kind() == MapKind::Journaled {
+            return self.files().write_journaled(inode, held, pos, data).map(|()| true);
+        }
         self.files().write_inline(inode, held, pos, data)
     }
 

@@ -16,12 +16,17 @@ pub struct Layout {
     args: &'static [&'static str],
     /// Size of the log; `None`: mke2fs's choice.
     checksums: Option<u8>,
+    /// Whether data is journaled by default.
+    journaled: bool,
 }
 
 pub const SMALL: Layout = layout(8, &["-b", "1024", "-J", "size=1"]);
 pub const NO_SUMS: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum,^64bit"]);
 pub const SUMS_1: Layout = Layout { checksums: Some(1), ..NO_SUMS };
 pub const SUMS_2: Layout = Layout { checksums: Some(2), ..NO_SUMS };
+pub const JOURNALED: Layout = Layout { journaled: true, ..SMALL };
+pub const JOURNALED_LARGE: Layout = Layout { journaled: true, ..LARGE };
+pub const JOURNALED_CLUSTERS: Layout = Layout { journaled: true, ..CLUSTERS };
 pub const CLUSTERS: Layout = layout(12, &["-b", "1024", "-J", "size=1", "-O", "bigalloc", "-C", "8192"]);
 pub const MIDDLE: Layout = layout(12, &["-b", "2048", "-J", "size=2", "-O", "^orphan_file"]);
 pub const LARGE: Layout = layout(16, &["-b", "4096", "-J", "size=4"]);
@@ -38,7 +43,7 @@ pub const OLD_FILES: [usize; 8] = [700, 5000, 12_288, 30_000, 200_000, 290_000, 
 pub const ANY: [Layout; 7] = [SMALL, NO_SUMS, SUMS_1, SUMS_2, CLUSTERS, MIDDLE, LARGE];
 
 const fn layout(mebibytes: u64, args: &'static [&'static str]) -> Layout {
-    Layout { mebibytes, args, checksums: None }
+    Layout { mebibytes, args, checksums: None, journaled: false }
 }
 
 static IMAGES: LazyLock<Mutex<HashMap<Layout, Image>>> = LazyLock::new(Mutex::default);
@@ -63,6 +68,10 @@ impl Layout {
         if let Some(version) = self.checksums {
             let kind = if version == 1 { LogChecksums::Transaction } else { LogChecksums::V2 };
             drop(Log::begin(&mut image, LogKind::new(kind)));
+        }
+        if self.journaled {
+            // s_default_mount_opts
+            image.set_bits(0x100, 0x20);
         }
         image
     }

@@ -11,7 +11,7 @@ use crate::counters::Counter;
 use crate::door::{Part, Payload};
 use crate::error::Error;
 use crate::fs::FileSystem;
-use crate::mapping::{MapKind, Piece, Pieces, Range, State};
+use crate::mapping::{Piece, Pieces, Range, State};
 use crate::nowait::NOWAIT_MAX;
 use crate::plan::{Durability, Plan, ReadFlags};
 use uext4_blockdev::{Buffer, Op, Priority, Wait};
@@ -24,7 +24,7 @@ impl<F: FileSystem> QueueState<F> {
         &mut self,
         slot: FileSlot,
         pos: u64,
-        mut payload: Payload,
+        payload: Payload,
         flags: ReadFlags,
         tag: u64,
     ) -> Result<(), F::Error> {
@@ -38,13 +38,15 @@ impl<F: FileSystem> QueueState<F> {
         self.file(slot)?.file.check_readable()?;
         self.engine.note_access(&self.file(slot)?.file);
         let copies = self.engine.capabilities.dax.is_some();
-        if copies || self.file(slot)?.file.state().kind() == MapKind::Inline {
-            let file = self.file(slot)?.file.clone();
-            let result = self.engine.read_payload(&file, &mut payload, pos, flags);
-            self.deliver_at_once(tag, result, payload);
-            return Ok(());
+        if copies || self.file(slot)?.file.state().kind().is_held() {
+            return self.read_copied(slot, pos, payload, flags, tag);
         }
         let ticket = self.enter(index, nowait)?;
+        if self.file(slot)?.file.state().kind().is_held() {
+            // Since the look above.
+            drop(ticket);
+            return self.read_copied(slot, pos, payload, flags, tag);
+        }
         let file = &self.file(slot)?.file;
         if nowait {
             self.engine.check_visible_known(file, range)?;
@@ -69,6 +71,21 @@ impl<F: FileSystem> QueueState<F> {
             general.zero.push((visible, transferred.length - visible));
         }
         self.push_all(number, general, payload, transferred, &mut pieces, None);
+        Ok(())
+    }
+
+    /// A read that is a copy, done on return.
+    fn read_copied(
+        &mut self,
+        slot: FileSlot,
+        pos: u64,
+        mut payload: Payload,
+        flags: ReadFlags,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        let file = self.file(slot)?.file.clone();
+        let result = self.engine.read_payload(&file, &mut payload, pos, flags);
+        self.deliver_at_once(tag, result, payload);
         Ok(())
     }
 

@@ -399,6 +399,13 @@ impl Superblock {
         self.journal_inode().is_some() || self.has_external_journal()
     }
 
+    /// Whether data is journaled by default (`data=journal`). The two bits of the journal mode are one number: 1
+    /// journal, 2 ordered, 3 writeback.
+    pub fn journals_data(&self) -> bool {
+        let mode = DefaultMountOptions::DATA_JOURNAL | DefaultMountOptions::DATA_ORDERED;
+        self.default_mount_options & mode == DefaultMountOptions::DATA_JOURNAL
+    }
+
     /// Whether the journal must be replayed before the volume is used.
     pub fn needs_recovery(&self) -> bool {
         self.features.incompat.contains(Incompat::RECOVER)
