@@ -136,6 +136,12 @@ pub enum Error {
         /// Most bytes the pool may hold.
         limit: u64,
     },
+    /// Changes kept in memory would take more than the limit of their layer.
+    #[error("the changes kept in memory would exceed {limit} bytes")]
+    OverlayFull {
+        /// Most bytes it may keep.
+        limit: u64,
+    },
     /// The partition table has no such partition, or cannot be read.
     #[error("partition {number}: {reason}")]
     Partition {
@@ -159,7 +165,7 @@ impl Error {
             Error::ReadOnly => libc::EROFS,
             Error::InUse(_) => libc::EBUSY,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
-            Error::PoolExhausted { .. } => libc::ENOMEM,
+            Error::PoolExhausted { .. } | Error::OverlayFull { .. } => libc::ENOMEM,
             Error::Partition { .. } => libc::ENXIO,
         }
     }

@@ -149,7 +149,7 @@ fn patches_are_bounded_and_survive_one_another() {
     assert_eq!((overlay.memory_bytes(), overlay.overlaid_blocks()), (8192, 2));
     overlay.patch(4096, &[9]).unwrap();
     let error = overlay.patch(8192, &[5]).unwrap_err();
-    assert!(matches!(error, Error::PoolExhausted { wanted: 12_288, limit: 8192 }), "{error}");
+    assert!(matches!(error, Error::OverlayFull { limit: 8192 }), "{error}");
     let mut buffer = BufferPool::new(8192).unwrap().take(8192).unwrap();
     overlay.read_at(&mut buffer, 0).unwrap();
     assert_eq!(buffer[4093..4101], [0, 1, 2, 9, 4, 1, 1, 1]);
@@ -164,4 +164,44 @@ fn patches_are_bounded_and_survive_one_another() {
     assert!(overlay.redirect(u64::MAX, 0, None).is_err());
     assert!(OverlayDevice::new(numbered(), 1000, 0).is_err());
     assert!(OverlayDevice::new(numbered(), 0, 0).is_err());
+}
+
+/// A rehearsal: synchronous and queued writes are read back, and nothing reaches the device.
+#[test]
+fn writes_are_kept() {
+    let inner = numbered();
+    let (counting, counters) = {
+        let device = CountingDevice::new(inner.clone());
+        let counters = device.counters();
+        (Arc::new(device), counters)
+    };
+    let overlay = OverlayDevice::keeping_writes(counting, BLOCK, 16_384).unwrap();
+    assert!(!overlay.capabilities().read_only && !overlay.capabilities().discard);
+    let mut buffer = BufferPool::new(8192).unwrap().take(8192).unwrap();
+    buffer.fill(0xA1);
+    overlay.write_at(&buffer, 4096, WriteDurability::Fua).unwrap();
+    buffer.fill(0xB2);
+    // Half of a block, and the next one as a whole.
+    assert_eq!(queued(&overlay, Op::Write, 2 * 4096 + 2048, &mut buffer, 6144), 6144);
+    overlay.flush().unwrap();
+    overlay.settle().unwrap();
+    assert_eq!(queued(&overlay, Op::Flush, 0, &mut buffer, 0), 0);
+    for read_queued in [false, true] {
+        buffer.fill(0);
+        match read_queued {
+            true => assert_eq!(queued(&overlay, Op::Read, 2 * 4096, &mut buffer, 8192), 8192),
+            false => overlay.read_at(&mut buffer, 2 * 4096).unwrap(),
+        }
+        assert!(buffer[..2048].iter().all(|byte| *byte == 0xA1));
+        assert!(buffer[2048..].iter().all(|byte| *byte == 0xB2));
+    }
+    assert_eq!(overlay.memory_bytes(), 3 * 4096);
+    // More than the budget, and outside the device.
+    assert_eq!(queued(&overlay, Op::Write, 8 * 4096, &mut buffer, 8192), -libc::ENOMEM);
+    let full = overlay.write_at(&buffer, 10 * 4096, WriteDurability::Cached);
+    assert!(matches!(full, Err(Error::OverlayFull { limit: 16_384 })), "{full:?}");
+    assert!(queued(&overlay, Op::Write, SIZE, &mut buffer, 4096) < 0);
+    assert!(queued(&overlay, Op::Discard, 0, &mut buffer, 4096) < 0);
+    let counts = counters.get();
+    assert_eq!((counts.writes, counts.flushes, counts.discards), (0, 0, 0));
 }

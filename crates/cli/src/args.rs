@@ -1,6 +1,7 @@
 //! Arguments that several commands share, and state common to all of them.
 
 use crate::error::Failures;
+use crate::rehearsal::Rehearsal;
 use crate::tracer::Tracer;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Command, ValueHint};
@@ -8,6 +9,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use uext4::{DeviceSpec, Switches, VolumeOptions};
+
+/// What watches a command that another command runs.
+#[derive(Clone, Default)]
+pub struct Watchers {
+    /// Prints requests and operations under `uext4 trace`.
+    pub trace: Option<Arc<Tracer>>,
+    /// Keeps writes in memory under `uext4 explain -- COMMAND`.
+    pub rehearsal: Option<Arc<Rehearsal>>,
+}
 
 /// State common to every command.
 #[derive(Clone, Default)]
@@ -18,8 +28,8 @@ pub struct Globals {
     pub json: bool,
     /// Devices among which a volume that has its journal outside finds it.
     pub journals: Vec<DeviceSpec>,
-    /// Watches the devices under `uext4 trace`.
-    pub trace: Option<Arc<Tracer>>,
+    /// What watches the devices and volumes.
+    pub watchers: Watchers,
 }
 
 impl Globals {

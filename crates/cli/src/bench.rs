@@ -129,7 +129,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 
 /// Runs it.
 pub fn run(args: &BenchArgs, globals: &Globals) -> Result<ExitCode, CliError> {
-    if globals.trace.is_some() {
+    if globals.watchers.trace.is_some() {
         return Err(CliError::usage("a traced measurement would measure the tracing: run bench by itself"));
     }
     let probes = [

@@ -1,12 +1,11 @@
 //! The commands, and how one is parsed, run and reported: the same for the program and for a command under `trace`.
 
-use crate::args::Globals;
+use crate::args::{Globals, Watchers};
 use crate::attributes::{self, chattr, chmod, chown, touch};
 use crate::error::CliError;
 use crate::examples::cli;
 use crate::names::{ln, mkdir, mv, rm, rmdir};
 use crate::open::journals;
-use crate::tracer::Tracer;
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, mount,
     out, prepare, quota, stat, text, trace, trim, truncate, xattr,
@@ -17,7 +16,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use uext4::device::closest;
 use uext4::{DeviceSpec, Target};
 use uext4_transfer::Devices;
@@ -71,7 +69,7 @@ pub enum Command {
     Xattr(xattr::XattrArgs),
     /// Show where a file's data is on the device.
     Map(map::MapArgs),
-    /// Show how a request would be carried out, and why.
+    /// Show how a request would be carried out, and why; or what a command would change.
     Explain(explain::ExplainArgs),
     /// Read, write and change a file with single requests, in the command language of xfs_io.
     Io(io::IoArgs),
@@ -137,7 +135,7 @@ fn json_file(matches: &ArgMatches) -> Option<&Path> {
 }
 
 /// Runs one command line (`arguments[0]` is the program) and returns its exit status.
-pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode {
+pub fn execute(arguments: Vec<OsString>, watchers: Watchers) -> ExitCode {
     let arguments = attributes::mark_modes(alone_it_is_help(arguments));
     let json = asks_for_json(&arguments);
     let command = named_command(&arguments);
@@ -151,7 +149,7 @@ pub fn execute(arguments: Vec<OsString>, trace: Option<Arc<Tracer>>) -> ExitCode
     let Some((name, matches)) = matches.subcommand() else { return ExitCode::FAILURE };
     let json = path(matches, "json").is_some();
     let globals =
-        journals(matches).map(|journals| Globals { command: name.to_owned(), json, journals, trace });
+        journals(matches).map(|journals| Globals { command: name.to_owned(), json, journals, watchers });
     globals
         .and_then(|globals| run(cli.command, matches, &globals))
         .unwrap_or_else(|error| error.end(Some(name), json))
@@ -161,6 +159,9 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
     spare_devices(matches)?;
     match json_file(matches) {
         // Beside the file, `bench` prints a table and `trace` the output of its command.
+        Some(_) if globals.watchers.rehearsal.is_some() => {
+            return Err(CliError::usage("--json=FILE of a rehearsed command: a rehearsal writes nothing"));
+        }
         Some(file) if !matches!(command, Command::Bench(_) | Command::Trace(_)) => out::redirect(file)?,
         _ => {}
     }
@@ -174,7 +175,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Cat(args) => cat::run(&args, globals),
         Command::Xattr(args) => xattr::run(&args, globals),
         Command::Map(args) => map::run(&args, globals),
-        Command::Explain(args) => explain::run(&args, globals),
+        Command::Explain(args) => return explain::run(args, globals, execute),
         Command::Io(args) => io::run(&args, globals),
         Command::Truncate(args) => truncate::run(&args, globals),
         Command::Fallocate(args) => fallocate::run(&args, globals),

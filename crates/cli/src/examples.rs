@@ -8,7 +8,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 67] = [
+const EXAMPLES: [Example; 69] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -28,6 +28,7 @@ const EXAMPLES: [Example; 67] = [
     ("map --svg data.svg disk.img:/db/data", "the extents as a drawing"),
     ("explain disk.img:/db/data --read 0 4k", "how a read would be carried out"),
     ("explain disk.img:/db/data --write 0 4k --dsync --async", "a durable overwrite through a queue"),
+    ("explain -- rm -r disk.img:/var/cache", "what removing a tree would change, block by block"),
     ("io disk.img:/db/data -c 'pread 0 4k' -c fiemap", "a read, then the map"),
     ("io disk.img:/db/data -c 'pwrite -S 0x5a -D 0 64k'", "a durable overwrite"),
     ("io disk.img:/db/log -c 'falloc -k 0 1g' -c fsync", "blocks for a file that will grow"),
@@ -38,6 +39,10 @@ const EXAMPLES: [Example; 67] = [
     ("fallocate -p -o 1m -l 4m disk.img:/db/data", "frees 4 MiB"),
     ("prepare disk.img:/db/data 64g", "a file that later writes only overwrite"),
     ("trace -- cat disk.img:/etc/fstab", "each device request of the command"),
+    (
+        "trace -- mv disk.img:/a disk.img:/b",
+        "also the journal handle of the rename, and the blocks it changes",
+    ),
     ("cp disk.img:/etc/fstab disk.img:/etc/hosts /tmp", "two files"),
     ("cp -a disk.img:/home /tmp/home", "a tree with owners, times and attributes"),
     ("cp notes.txt disk.img:/home", "a host file into a directory of the volume"),

@@ -1,35 +1,61 @@
 //! `uext4 explain`: prints the library's decision for a request.
 
-use crate::args::{CommonArgs, Globals, SwitchArgs};
+use crate::args::{CommonArgs, Globals, SwitchArgs, Watchers};
 use crate::error::CliError;
 use crate::open::{OpenHow, Operand};
-use crate::out::Out;
+use crate::out::{self, Out};
+use crate::rehearsal::Rehearsal;
 use crate::text;
 use clap::{ArgGroup, Args, ValueHint};
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
 use uext4::explain::{DeviceRequest, Explanation, Query};
 use uext4::plan::{Durability, Finish, GateMode, JournalWork, Plan, Route, Sync};
 
+/// Memory of a rehearsal for each device, bytes, unless given.
+const MEMORY: u64 = 256 << 20;
+
 /// `uext4 explain`.
 #[derive(Args)]
-#[command(group(ArgGroup::new("direction").required(true).args(["read", "write"])))]
+#[command(
+    override_usage = "uext4 explain [OPTIONS] DEVICE:/path --read|--write OFFSET LENGTH\n       uext4 explain \
+                      [--json] [--memory SIZE] -- COMMAND...",
+    after_help = "\
+With a COMMAND that changes names or files (mkdir, mv, rm, ln, cp into a volume, chmod, chown, touch, chattr, xattr,
+quota, rmdir, truncate, fallocate, prepare), the command is rehearsed: it runs with all its writes kept in memory, and
+nothing is written to the device. Printed is what each operation does to the metadata: the handles it starts in the
+journal, the credits each asks for and uses, and the blocks each changes, by what they hold; then, for each volume,
+commits, blocks of the log, blocks written home, and flushes. The command's own output is not printed. Its errors are,
+and its exit status is that of the rehearsal."
+)]
+#[command(group(ArgGroup::new("direction").args(["read", "write", "words"])))]
 pub struct ExplainArgs {
     /// The file.
-    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath)]
-    pub operand: OsString,
+    #[arg(value_name = "DEVICE:/path", value_hint = ValueHint::FilePath, required_unless_present = "words")]
+    pub operand: Option<OsString>,
     /// Explain a read.
-    #[arg(long)]
+    #[arg(long, required_unless_present_any = ["write", "words"])]
     pub read: bool,
     /// Explain a write.
     #[arg(long)]
     pub write: bool,
     /// First byte.
-    #[arg(value_parser = text::parse_size)]
-    pub offset: u64,
+    #[arg(value_parser = text::parse_size, required_unless_present = "words")]
+    pub offset: Option<u64>,
     /// Length in bytes.
-    #[arg(value_parser = text::parse_size)]
-    pub length: u64,
+    #[arg(value_parser = text::parse_size, required_unless_present = "words")]
+    pub length: Option<u64>,
+    /// A uext4 command and its arguments, without `uext4`, to be rehearsed.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["operand", "offset", "length"])]
+    pub words: Vec<OsString>,
+    /// Most memory for what a rehearsed command writes to each device, data included; 256 MiB unless given.
+    #[arg(long, value_name = "SIZE", value_parser = text::parse_size)]
+    pub memory: Option<u64>,
     /// The write is durable when it completes, as with O_DSYNC.
     #[arg(long, conflicts_with = "read")]
     pub dsync: bool,
@@ -46,6 +72,25 @@ pub struct ExplainArgs {
     #[command(flatten)]
     pub switches: SwitchArgs,
 }
+
+/// Commands that change volumes and nothing else.
+const COMMANDS: [&str; 15] = [
+    "chattr",
+    "chmod",
+    "chown",
+    "cp",
+    "fallocate",
+    "ln",
+    "mkdir",
+    "mv",
+    "prepare",
+    "quota",
+    "rm",
+    "rmdir",
+    "touch",
+    "truncate",
+    "xattr",
+];
 
 #[derive(Serialize)]
 struct JsonExplanation<'a> {
@@ -85,9 +130,63 @@ struct JsonRequest {
 }
 
 /// Runs it.
-pub fn run(args: &ExplainArgs, globals: &Globals) -> Result<(), CliError> {
-    let operand = Operand::parse(&args.operand)?;
-    if args.length == 0 {
+pub fn run(
+    args: ExplainArgs,
+    globals: &Globals,
+    execute: impl FnOnce(Vec<OsString>, Watchers) -> ExitCode,
+) -> Result<ExitCode, CliError> {
+    if !args.words.is_empty() && !globals.journals.is_empty() {
+        return Err(CliError::usage("--journal belongs to the rehearsed command: write it behind its name"));
+    }
+    if !args.words.is_empty() {
+        return rehearse(args.words, args.memory.unwrap_or(MEMORY), globals, execute);
+    }
+    request(&args, globals).map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs the command after `--`. The status is that of the command.
+fn rehearse(
+    words: Vec<OsString>,
+    memory: u64,
+    globals: &Globals,
+    execute: impl FnOnce(Vec<OsString>, Watchers) -> ExitCode,
+) -> Result<ExitCode, CliError> {
+    if globals.watchers.trace.is_some() || globals.watchers.rehearsal.is_some() {
+        return Err(CliError::usage("a rehearsal can be neither traced nor rehearsed"));
+    }
+    let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if !COMMANDS.contains(&&*name) {
+        return Err(CliError::usage(format!(
+            "explain rehearses commands that change volumes, and `{}` is none: {}",
+            text::visible(name.as_bytes()),
+            COMMANDS.join(", ")
+        )));
+    }
+    let stdout = rustix::io::dup(rustix::stdio::stdout());
+    let stdout = stdout.map_err(|error| refused(&error.into()))?;
+    // The command's own output does not mix with the explanation.
+    out::redirect(Path::new("/dev/null"))?;
+    let rehearsal = Arc::new(Rehearsal::new(memory, globals.json, File::from(stdout)));
+    let mut arguments = vec![OsString::from("uext4")];
+    arguments.extend(words);
+    let exit = execute(arguments, Watchers { rehearsal: Some(Arc::clone(&rehearsal)), trace: None });
+    rehearsal.finish().map_err(|error| refused(&error))?;
+    Ok(exit)
+}
+
+fn refused(error: &io::Error) -> CliError {
+    CliError::host(OsStr::new("standard output"), "write", error)
+}
+
+fn request(args: &ExplainArgs, globals: &Globals) -> Result<(), CliError> {
+    let (Some(operand), Some(offset), Some(length)) = (&args.operand, args.offset, args.length) else {
+        return Err(CliError::usage("explain needs a file, an offset and a length"));
+    };
+    if args.memory.is_some() {
+        return Err(CliError::usage("--memory is for rehearsals: explain --memory SIZE -- COMMAND"));
+    }
+    let operand = Operand::parse(operand)?;
+    if length == 0 {
         return Err(CliError::usage("a request of 0 bytes does nothing"));
     }
     // Nothing is written, so the volume is opened read-only; the plan is that of a writable one.
@@ -98,7 +197,7 @@ pub fn run(args: &ExplainArgs, globals: &Globals) -> Result<(), CliError> {
         (false, true) => Sync::Data,
         (false, false) => Sync::None,
     };
-    let query = Query { write: args.write, pos: args.offset, length: args.length, sync, queued: args.queued };
+    let query = Query { write: args.write, pos: offset, length, sync, queued: args.queued };
     let explanation = file.explain(&query).map_err(|error| operand.error(error))?;
     let mut out = Out::new();
     if globals.json {

@@ -38,9 +38,11 @@ mod out;
 mod prepare;
 mod progress;
 mod quota;
+mod rehearsal;
 mod stat;
 mod svg;
 mod text;
+mod told;
 mod trace;
 mod tracer;
 mod trim;
@@ -50,5 +52,5 @@ mod xattr;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    command::execute(std::env::args_os().collect(), None)
+    command::execute(std::env::args_os().collect(), args::Watchers::default())
 }

@@ -70,7 +70,7 @@ pub struct MountArgs {
 /// Runs it.
 pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
     let options = Options::parse(&args.options, device(&args.device)?)?;
-    if globals.trace.is_some() {
+    if globals.watchers.trace.is_some() {
         return Err(CliError::usage("mount cannot be traced"));
     }
     let daemon = std::env::var_os(DAEMON).is_some();

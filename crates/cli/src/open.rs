@@ -1,6 +1,6 @@
 //! Parses arguments to targets and opens every volume and file.
 
-use crate::args::{Globals, JOURNAL};
+use crate::args::{Globals, JOURNAL, Watchers};
 use crate::error::{self, CliError};
 use crate::out::Out;
 use clap::ArgMatches;
@@ -211,7 +211,7 @@ impl<'g> OpenHow<'g> {
     /// sees metadata, data and flushes alike. Warns if the journal could not be fully replayed, so that an older state
     /// is shown, and if group descriptors are damaged.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
-        let volume = self.open_on(self.open_device(spec)?)?;
+        let volume = self.open_named(self.open_device(spec)?, &spec.to_string())?;
         let info = volume.info();
         let loss = info.recovery.loss().map(|loss| format!("an older state is seen: {loss}"));
         for message in loss.into_iter().chain(info.descriptors.map(|damage| damage.to_string())) {
@@ -223,25 +223,54 @@ impl<'g> OpenHow<'g> {
 
     /// Opens a device, to look at it before the volume on it.
     pub fn open_device(&self, spec: &DeviceSpec) -> Result<Arc<dyn Device>, uext4::Error> {
-        let how = device::OpenOptions { write: self.write, force: self.force };
+        let Watchers { trace, rehearsal } = &self.globals.watchers;
+        let how = device::OpenOptions { write: self.write && rehearsal.is_none(), force: self.force };
         let device = device::open(spec, how)?.device;
-        Ok(match &self.globals.trace {
-            Some(tracer) => tracer.wrap(device),
-            None => device,
-        })
+        match (trace, rehearsal) {
+            (_, Some(rehearsal)) if self.write => rehearsal.wrap(device),
+            (Some(tracer), _) => Ok(tracer.wrap(device)),
+            _ => Ok(device),
+        }
     }
 
     /// Opens the volume on an open device without warnings: the caller reports what it finds.
     pub fn open_on(&self, device: Arc<dyn Device>) -> Result<Volume, uext4::Error> {
+        self.open_named(device, "")
+    }
+
+    /// Journals outside of volumes; in a rehearsal what is written to them stays in memory too.
+    fn with_journals(&self, options: VolumeOptions) -> Result<VolumeOptions, uext4::Error> {
+        match &self.globals.watchers.rehearsal {
+            Some(rehearsal) if self.write => {
+                self.globals.journals.iter().try_fold(options, |options, spec| {
+                    let how = device::OpenOptions { write: false, force: self.force };
+                    Ok(options.journal_device(rehearsal.wrap(device::open(spec, how)?.device)?))
+                })
+            }
+            _ => Ok(self.globals.with_journals(options)),
+        }
+    }
+
+    fn open_named(&self, device: Arc<dyn Device>, name: &str) -> Result<Volume, uext4::Error> {
         let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
-        let mut options = self.globals.with_journals(options);
+        let mut options = self.with_journals(options)?;
         options = options.force(self.force).switches(self.switches);
         if let Some(bytes) = self.metadata_budget {
             options = options.metadata_budget(bytes);
         }
+        let Watchers { trace, rehearsal } = &self.globals.watchers;
+        options = match (trace, rehearsal) {
+            _ if !self.write => options,
+            (_, Some(rehearsal)) => options.trace(rehearsal.listener(name.to_owned())),
+            (Some(tracer), _) => options.trace(tracer.listener(name.to_owned())),
+            _ => options,
+        };
         let volume = Volume::open_device(device, options)?;
-        if let Some(tracer) = &self.globals.trace {
+        if let Some(tracer) = trace {
             tracer.watch(volume.last_stats());
+        }
+        if let Some(rehearsal) = rehearsal.as_ref().filter(|_| self.write) {
+            rehearsal.watch(name.to_owned(), volume.last_stats());
         }
         Ok(volume)
     }

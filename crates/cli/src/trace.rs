@@ -1,6 +1,6 @@
 //! `uext4 trace`: runs a command of this program and prints its device requests.
 
-use crate::args::{Globals, JsonArgs};
+use crate::args::{Globals, JsonArgs, Watchers};
 use crate::error::CliError;
 use crate::tracer::Tracer;
 use clap::{Args, ValueHint};
@@ -16,6 +16,8 @@ use std::sync::Arc;
 #[command(after_help = "\
 Each line: seconds since the device was opened, Q (made) or C (done), then R (read), W (write), F (flush) or D (discard)
 with the first sector and, behind +, the number of sectors of 512 bytes. In JSON positions and lengths are bytes.
+An operation on names that has ended is printed with an indent: its paths and journal handles, and for each handle its
+credits and the blocks it changed, as `explain -- COMMAND` prints them.
 The last line has the totals, and what the volume did: allocations, conversions, handles, commits, checkpoints.")]
 pub struct TraceArgs {
     /// Write the requests to this file instead of standard error.
@@ -34,9 +36,12 @@ pub struct TraceArgs {
 pub fn run(
     args: TraceArgs,
     globals: &Globals,
-    execute: impl FnOnce(Vec<OsString>, Option<Arc<Tracer>>) -> ExitCode,
+    execute: impl FnOnce(Vec<OsString>, Watchers) -> ExitCode,
 ) -> Result<ExitCode, CliError> {
-    if globals.trace.is_some() || args.words.first().is_some_and(|name| name == "trace") {
+    if globals.watchers.trace.is_some()
+        || globals.watchers.rehearsal.is_some()
+        || args.words.first().is_some_and(|name| name == "trace")
+    {
         return Err(CliError::usage("a trace cannot be traced"));
     }
     let json = args.form.json.as_ref().filter(|file| *file != Path::new("-"));
@@ -55,7 +60,7 @@ pub fn run(
     let tracer = Arc::new(Tracer::new(writer, globals.json));
     let mut arguments = vec![OsString::from("uext4")];
     arguments.extend(args.words);
-    let exit = execute(arguments, Some(Arc::clone(&tracer)));
+    let exit = execute(arguments, Watchers { trace: Some(Arc::clone(&tracer)), rehearsal: None });
     match tracer.finish() {
         Ok(()) => Ok(exit),
         // The reader closed the trace. Keep the command's own status.

@@ -1,12 +1,14 @@
 //! The tracer that watches a command's devices under `uext4 trace`.
 
 use crate::text;
+use crate::told;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uext4::device::Device;
 use uext4::device::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, TraceSink};
+use uext4::trace::Listener;
 use uext4::{Counter, LastStats};
 
 /// What the totals include about the volumes.
@@ -70,6 +72,15 @@ impl Tracer {
         let device = CountingDevice::with_trace(device, sink);
         lock(&self.counters).push(device.counters());
         Arc::new(device)
+    }
+
+    /// Prints the operations of the volume on `device`.
+    pub fn listener(&self, device: String) -> Listener {
+        let (log, json) = (Arc::clone(&self.shared), self.json);
+        told::listener(device, move |told| {
+            let text = if json { text::json_line(&told.json()) + "\n" } else { told.text("    ") };
+            lock(&log).line(&text);
+        })
     }
 
     /// Includes a volume's counters in the totals.

@@ -28,6 +28,7 @@ mod mount;
 mod names;
 mod probes;
 mod quota;
+mod rehearsal;
 mod several;
 mod trees;
 mod trees_changed;

@@ -113,6 +113,7 @@ pub use ground::error::{Allocation, AttributeError, Error, Limit, QuotaLimit, Re
 pub use ground::foreign::{Contents, Foreign};
 pub use ground::options::{Atime, DEPTH_MAX, OpenOptions, QueueOptions, VolumeOptions};
 pub use ground::recovered::{RecoveryInfo, RecoveryState};
+pub use ground::trace;
 pub use inode::metadata::{FileKind, InodeFlags, Metadata, Timestamp};
 pub use inode::set_attributes::{SetAttributes, Time};
 pub use operations::rename::RenameFlags;

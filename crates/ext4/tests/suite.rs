@@ -96,6 +96,7 @@ mod stress_change;
 mod target;
 mod tick;
 mod times;
+mod traced;
 mod tree_changes;
 mod tree_limits;
 mod tree_walk;

@@ -7,7 +7,7 @@
 //!
 //! For rehearsals, [`OverlayDevice::keeping_writes`] keeps writes in memory.
 
-use super::wrap::{DeviceLayer, Fate, QueueLayer, Wrapped};
+use super::wrap::{DeviceLayer, Fate, QueueLayer, What, Wrapped};
 use crate::scratch::Scratch;
 use crate::{
     Capabilities, Device, Error, Geometry, Misaligned, Op, Queue, QueueOptions, Request, Result,
@@ -44,7 +44,7 @@ struct Shared {
     geometry: Geometry,
     block_size: u64,
     budget: u64,
-    /// Synchronous writes are kept in memory rather than refused.
+    /// Writes are kept in memory rather than refused.
     keeps_writes: bool,
     blocks: RwLock<OverlayBlocks>,
 }
@@ -78,8 +78,8 @@ impl OverlayDevice {
         Self::with(inner, Some(copies), block_size, budget, false)
     }
 
-    /// The same, but writable, for rehearsals: synchronous writes change bytes in memory only
-    /// ([`OverlayDevice::patch`]) and are lost with the overlay. Queued writes and discards are still refused.
+    /// The same, but writable, for rehearsals: writes change bytes in memory only ([`OverlayDevice::patch`]) and are
+    /// lost with the overlay. Nothing is flushed, and discards are refused.
     ///
     /// # Errors
     /// Those of [`OverlayDevice::new`].
@@ -119,23 +119,10 @@ impl OverlayDevice {
     /// any alignment.
     ///
     /// # Errors
-    /// [`Error::PoolExhausted`] if the blocks in memory would exceed the budget, [`Error::OutOfRange`], and read
+    /// [`Error::OverlayFull`] if the blocks in memory would exceed the budget, [`Error::OutOfRange`], and read
     /// errors. After an error some of the bytes may have been changed.
     pub fn patch(&self, pos: u64, bytes: &[u8]) -> Result<()> {
-        let shared = &self.shared;
-        let outside = Error::OutOfRange { pos, length: bytes.len() as u64, size: shared.geometry.size };
-        let end = pos.checked_add(bytes.len() as u64).filter(|end| *end <= shared.geometry.size);
-        let end = end.ok_or(outside)?;
-        let mut at = pos;
-        while at < end {
-            let block = at / shared.block_size;
-            let start = block * shared.block_size;
-            let upto = end.min(start + shared.block_size);
-            let part = &bytes[(at - pos) as usize..(upto - pos) as usize];
-            shared.patch_block(block, (at - start) as usize, part)?;
-            at = upto;
-        }
-        Ok(())
+        self.shared.patch(pos, bytes)
     }
 
     /// Number of overlaid blocks.
@@ -191,12 +178,33 @@ impl Shared {
         }
         let wanted = blocks.bytes.saturating_add(self.block_size);
         if wanted > self.budget {
-            return Err(Error::PoolExhausted { wanted, limit: self.budget });
+            return Err(Error::OverlayFull { limit: self.budget });
+        }
+        if bytes.len() as u64 == self.block_size {
+            blocks.replace(block, Source::Memory(bytes.into()));
+            return Ok(());
         }
         let mut image = Scratch::new(self.block_size as usize);
         self.read(blocks, &mut image, block * self.block_size)?;
         image[offset..offset + bytes.len()].copy_from_slice(bytes);
         blocks.replace(block, Source::Memory(image.to_vec().into()));
+        Ok(())
+    }
+
+    /// [`OverlayDevice::patch`].
+    fn patch(&self, pos: u64, bytes: &[u8]) -> Result<()> {
+        let outside = Error::OutOfRange { pos, length: bytes.len() as u64, size: self.geometry.size };
+        let end = pos.checked_add(bytes.len() as u64).filter(|end| *end <= self.geometry.size);
+        let end = end.ok_or(outside)?;
+        let mut at = pos;
+        while at < end {
+            let block = at / self.block_size;
+            let start = block * self.block_size;
+            let upto = end.min(start + self.block_size);
+            let part = &bytes[(at - pos) as usize..(upto - pos) as usize];
+            self.patch_block(block, (at - start) as usize, part)?;
+            at = upto;
+        }
         Ok(())
     }
 
@@ -287,6 +295,11 @@ impl DeviceLayer for OverlayDevice {
         self.patch(pos, buf)
     }
 
+    /// No write reaches the device, so it has nothing to settle.
+    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
+        if what.op == Op::Flush { Ok(()) } else { call(self.inner()) }
+    }
+
     /// No write reaches the device, so there is nothing to make durable.
     fn flush(&self) -> Result<()> {
         Ok(())
@@ -305,11 +318,21 @@ impl QueueLayer for Arc<Shared> {
     fn meet(&mut self, request: &Request) -> Fate {
         let (pos, length) = (request.pos, u64::from(request.length));
         match request.op {
+            Op::Write if self.keeps_writes => Fate::Keep,
             Op::Write | Op::Discard => Fate::Answer(-Error::ReadOnly.errno()),
             Op::Flush => Fate::Answer(0),
             // The device refuses ranges outside it.
             Op::Read if self.geometry.check(pos, length).is_ok() && self.touches(pos, length) => Fate::Fill,
             Op::Read => Fate::pass(request),
+        }
+    }
+
+    fn keep(&mut self, memory: &[u8], pos: u64) -> i32 {
+        let checked = self.geometry.check_memory(memory.as_ptr().addr());
+        let checked = checked.and_then(|()| self.geometry.check(pos, memory.len() as u64));
+        match checked.and_then(|()| self.patch(pos, memory)) {
+            Ok(()) => i32::try_from(memory.len()).unwrap_or(i32::MAX),
+            Err(error) => -error.errno(),
         }
     }
 

@@ -227,6 +227,8 @@ pub enum Fate {
     Answer(i32),
     /// The layer answers a read with data of its own: [`QueueLayer::fill`].
     Fill,
+    /// The layer keeps the data of a write to itself: [`QueueLayer::keep`].
+    Keep,
     /// The layer has no room for another request.
     Full,
 }
@@ -254,6 +256,11 @@ pub trait QueueLayer: Send + Sized {
 
     /// Answers a read whose fate is [`Fate::Fill`]: bytes, or a negative errno.
     fn fill(&mut self, _memory: &mut [u8], _pos: u64) -> i32 {
+        -libc::EIO
+    }
+
+    /// Answers a write whose fate is [`Fate::Keep`]: bytes, or a negative errno.
+    fn keep(&mut self, _memory: &[u8], _pos: u64) -> i32 {
         -libc::EIO
     }
 
@@ -336,6 +343,14 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
                 // else touches until the completion is delivered, which happens after this call.
                 let memory = unsafe { std::slice::from_raw_parts_mut(address, request.length as usize) };
                 let result = self.layer.fill(memory, request.pos);
+                self.own.push(Done { tag: request.tag, result })
+            }
+            Fate::Keep => {
+                let address = request.memory.address.as_ptr();
+                // SAFETY: only writes are answered this way; the caller promises `length` readable bytes that nobody
+                // changes until the completion is delivered, which happens after this call.
+                let memory = unsafe { std::slice::from_raw_parts(address, request.length as usize) };
+                let result = self.layer.keep(memory, request.pos);
                 self.own.push(Done { tag: request.tag, result })
             }
             Fate::Full => Err(Full),

@@ -182,6 +182,11 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     if Target::has_inner_path(dest.as_bytes()) {
         return into::run(args, sources, &Operand::parse(dest)?, globals);
     }
+    if globals.watchers.rehearsal.is_some() {
+        return Err(CliError::usage(
+            "explain rehearses copies into volumes only: the last PATH must be DEVICE:/path",
+        ));
+    }
     let only_into =
         [("--in-place", args.in_place), ("--owner", args.owner.is_some()), ("-n", args.no_clobber)];
     if let Some((option, _)) = only_into.into_iter().find(|(_, given)| *given) {

@@ -12,6 +12,7 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::{Ground, is_system_file};
 use crate::ground::totals::Delta;
+use crate::ground::trace::Role;
 use std::ops::Range;
 use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
@@ -57,6 +58,7 @@ fn descriptor_place(blocks: &impl Blocks, group: Group) -> Result<(Pblk, usize)>
 /// Writes the descriptor of a group, checksum included.
 fn store_descriptor(blocks: &mut impl Blocks, group: Group, descriptor: &GroupDescriptor) -> Result<()> {
     let (block, offset) = descriptor_place(blocks, group)?;
+    blocks.describe(block, Role::GroupDescriptor(group));
     let end = offset + usize::from(blocks.ground().superblock.geometry.desc_size());
     let missing = || corrupt(CorruptKind::GroupDescriptorField("number"), group);
     let mut raw =
@@ -127,12 +129,16 @@ impl Changed {
             directories: 0,
         };
         blocks.ground().totals.change(group, delta);
-        let bitmaps = [(descriptor.block_bitmap, self.blocks), (descriptor.inode_bitmap, self.inodes)];
-        if bitmaps.iter().any(|(_, bitmap)| bitmap.is_some()) {
+        let bitmaps = [
+            (descriptor.block_bitmap, self.blocks, Role::BlockBitmap(group)),
+            (descriptor.inode_bitmap, self.inodes, Role::InodeBitmap(group)),
+        ];
+        if bitmaps.iter().any(|(_, bitmap, _)| bitmap.is_some()) {
             store_descriptor(blocks, group, &self.descriptor)?;
         }
-        for (place, bitmap) in bitmaps {
+        for (place, bitmap, role) in bitmaps {
             if let Some(bitmap) = bitmap {
+                blocks.describe(place, role);
                 blocks.fresh(place, |bytes| bytes.copy_from_slice(&bitmap))?;
             }
         }
@@ -163,6 +169,7 @@ pub(crate) fn mark_used(blocks: &mut impl Blocks, group: Group, clusters: Range<
     let delta = Delta { free_clusters: -i64::from(clusters.end - clusters.start), ..Delta::default() };
     blocks.ground().totals.change(group, delta);
     descriptor.free_clusters = left;
+    blocks.describe(place, Role::BlockBitmap(group));
     blocks.change(place, |bytes| put_bits(bytes, clusters, true))?;
     let superblock = &blocks.ground().superblock;
     blocks.look(place, |bytes| descriptor.set_block_bitmap_csum(bytes, superblock))??;
@@ -420,16 +427,17 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
         let mut bitmap = inode_bitmap(blocks, group, &descriptor)?;
         put_bit(&mut bitmap, index, used);
         if used {
-            reach(blocks, &mut descriptor, index)?;
+            reach(blocks, group, &mut descriptor, index)?;
         }
         return Changed { group, descriptor, blocks: None, inodes: Some(bitmap) }.store(blocks);
     }
     if used {
-        reach(blocks, &mut descriptor, index)?;
+        reach(blocks, group, &mut descriptor, index)?;
     }
     blocks.ground().totals.change(group, Delta { free_inodes: -step, directories, ..Delta::default() });
     descriptor.free_inodes = free;
     let place = descriptor.inode_bitmap;
+    blocks.describe(place, Role::InodeBitmap(group));
     blocks.change(place, |bytes| put_bit(bytes, index, used))?;
     let superblock = &blocks.ground().superblock;
     blocks.look(place, |bytes| descriptor.set_inode_bitmap_csum(bytes, superblock))??;
@@ -440,7 +448,12 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
 ///
 /// # Errors
 /// Those of the body.
-pub(crate) fn reach(blocks: &mut impl Blocks, descriptor: &mut GroupDescriptor, index: u32) -> Result<()> {
+pub(crate) fn reach(
+    blocks: &mut impl Blocks,
+    group: Group,
+    descriptor: &mut GroupDescriptor,
+    index: u32,
+) -> Result<()> {
     let superblock = &blocks.ground().superblock;
     let before = descriptor.initialised_inodes(superblock);
     if index < before {
@@ -451,11 +464,11 @@ pub(crate) fn reach(blocks: &mut impl Blocks, descriptor: &mut GroupDescriptor, 
     if descriptor.flags.contains(GroupFlags::INODE_ZEROED) {
         return Ok(());
     }
-    clear_records(blocks, descriptor.inode_table, before..index)
+    clear_records(blocks, group, descriptor.inode_table, before..index)
 }
 
 /// Zeroes records of a table that were never written.
-fn clear_records(blocks: &mut impl Blocks, table: Pblk, records: Range<u32>) -> Result<()> {
+fn clear_records(blocks: &mut impl Blocks, group: Group, table: Pblk, records: Range<u32>) -> Result<()> {
     let geometry = &blocks.ground().superblock.geometry;
     let (per_block, size) = (geometry.inodes_per_block(), usize::from(geometry.inode_size()));
     let mut index = records.start;
@@ -468,6 +481,7 @@ fn clear_records(blocks: &mut impl Blocks, table: Pblk, records: Range<u32>) -> 
             bytes.get(range.clone()).is_some_and(|part| part.iter().any(|byte| *byte != 0))
         })?;
         if written {
+            blocks.describe(place, Role::InodeTable(group));
             blocks.change(place, |bytes| bytes[range].fill(0))?;
         }
         index += count;

@@ -71,7 +71,7 @@ impl Files<'_> {
     /// Fills the first hole.
     fn fill(&self, inode: &Inode, range: Range<u32>) -> Result<Step> {
         let levels = self.depth(inode);
-        Journaled::run(self.state, self.credits(levels, 1, 1), |blocks| {
+        Journaled::run(self.state, "allocate", self.credits(levels, 1, 1), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(Ok(Step::Again));

@@ -198,7 +198,7 @@ impl Files<'_> {
     fn take(&self, inode: &Inode, appending: &mut Appending, size: u64) -> Result<Option<()>> {
         let levels = self.depth(inode);
         let runs = appending.claim.runs().len();
-        Journaled::run(self.state, self.credits(levels, runs as u32, runs as u32), |blocks| {
+        Journaled::run(self.state, "append", self.credits(levels, runs as u32, runs as u32), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(None);

@@ -18,6 +18,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::primary::change_superblock;
 use crate::ground::state::Ground;
+use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
 use crate::xattr::{Known, KnownAttributes, Lists, decode_block, read_block, values};
 use uext4_ondisk::ext4::{Compat, Incompat, ListedValue, XattrList, set_xattr_block_references};
@@ -192,6 +193,7 @@ impl Files<'_> {
             (Target::Nowhere, _) => Pblk(0),
             (Target::InPlace, Some(Old { block, .. })) => {
                 let bytes = change.list.encode_block(1, *block, superblock)?;
+                blocks.describe(*block, Role::Attributes);
                 blocks.change(*block, |old| old.copy_from_slice(&bytes))?;
                 *block
             }
@@ -204,6 +206,7 @@ impl Files<'_> {
                 let wish = Wish { goal, least: 1, most: 1, limit: 1 << 48 };
                 let block = self.space.allocate(blocks, &wish, 0)?.first;
                 let bytes = change.list.encode_block(1, block, superblock)?;
+                blocks.describe(block, Role::Attributes);
                 blocks.fresh(block, |new| new.copy_from_slice(&bytes))?;
                 block
             }
@@ -282,6 +285,7 @@ impl Files<'_> {
             let bytes = block.encode_block(1, place, superblock)?;
             // Nobody else may get it: it is going to be freed.
             known.blocks.forget(place);
+            blocks.describe(place, Role::Attributes);
             blocks.change(place, |old| old.copy_from_slice(&bytes))?;
         }
         self.recount(blocks, &mut known, recount)?;
@@ -348,6 +352,7 @@ fn equal(blocks: &impl Blocks, known: &mut Known<Pblk>, list: &XattrList) -> Res
 fn change_references(blocks: &mut Journaled<'_>, block: Pblk, references: u32) -> Result<()> {
     let mut bytes = blocks.look(block, <[u8]>::to_vec)?;
     set_xattr_block_references(&mut bytes, references, block, &blocks.ground().superblock)?;
+    blocks.describe(block, Role::Attributes);
     blocks.change(block, |old| old.copy_from_slice(&bytes))
 }
 

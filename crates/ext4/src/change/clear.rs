@@ -49,7 +49,7 @@ impl Files<'_> {
     /// Returns the block to continue from.
     fn clear_leaf(&self, inode: &Inode, range: Range<u32>, _promise: &Promise) -> Result<u32> {
         let levels = self.depth(inode);
-        Journaled::run(self.state, self.credits(levels, 1, 0), |blocks| {
+        Journaled::run(self.state, "clear blocks", self.credits(levels, 1, 0), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(range.start);

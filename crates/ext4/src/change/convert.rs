@@ -75,7 +75,7 @@ impl Files<'_> {
 
     /// The work of one handle.
     fn part(&self, inode: &Inode, work: &mut Work<'_>, levels: u16, leaves: u32) -> Result<()> {
-        Journaled::run(self.state, self.credits(levels, leaves, 0), |blocks| {
+        Journaled::run(self.state, "convert", self.credits(levels, leaves, 0), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(());

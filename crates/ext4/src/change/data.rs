@@ -9,6 +9,7 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::state::Ground;
+use crate::ground::trace::Role;
 use crate::inode::Inode;
 use crate::inode::edit::Change;
 use crate::inode::fields::journals_data;
@@ -101,7 +102,7 @@ impl Files<'_> {
         let first = at / block;
         let last = work.end.div_ceil(block).min(first + u64::from(room));
         let _kept = self.load_edges(inode, work, first..last)?;
-        Journaled::run(self.state, fixed + room, |blocks| {
+        Journaled::run(self.state, "journaled data", fixed + room, |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(at);
@@ -125,6 +126,7 @@ impl Files<'_> {
                 edit::convert(blocks, &mut self.space.promised(), &mut edit, part.clone(), false)?;
             }
             for place in &places {
+                blocks.describe(place.physical, Role::Data(inode.ino()));
                 if place.unwritten || work.covers(place.start, block) {
                     blocks.fresh(place.physical, |bytes| work.fill(place.start, bytes))?;
                 } else {
@@ -206,7 +208,8 @@ impl Files<'_> {
             if let Some(physical) = map::metadata_block(self.state, inode, number)? {
                 let _kept = self.state.cache.read(physical)?;
                 let inside = (at - start) as usize..(upto - start) as usize;
-                Journaled::run(self.state, 1, |blocks| {
+                Journaled::run(self.state, "journaled data", 1, |blocks| {
+                    blocks.describe(Pblk(physical), Role::Data(inode.ino()));
                     blocks.change(Pblk(physical), |bytes| bytes[inside].fill(0))?;
                     inode.state.set_datasync_tid(blocks.tid().0);
                     Ok(())

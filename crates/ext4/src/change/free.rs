@@ -12,6 +12,7 @@ use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::state::Ground;
+use crate::ground::trace::Role;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::fields::{journals_data, now};
@@ -172,7 +173,7 @@ impl Files<'_> {
 
     fn drop_all_values(&self, ino: Ino) -> Result<()> {
         let step = |blocks: &mut Journaled<'_>| self.drop_values(blocks, ino);
-        while self.has_values() && Journaled::run(self.state, drop_credits(), step)? {}
+        while self.has_values() && Journaled::run(self.state, "free values", drop_credits(), step)? {}
         Ok(())
     }
 
@@ -181,7 +182,7 @@ impl Files<'_> {
     fn free_rest(&self, ino: Ino) -> Result<bool> {
         let credits =
             credits::inode(self.state) + credits::groups(self.state, 1) + ATTRIBUTES + orphans::CREDITS;
-        Journaled::run(self.state, credits, |blocks| {
+        Journaled::run(self.state, "free inode", credits, |blocks| {
             let mut draft = Draft::load(blocks, ino)?;
             check_frees(blocks, &draft)?;
             if !self.release_attribute_block(blocks, &mut draft)? {
@@ -207,7 +208,9 @@ impl Files<'_> {
             self.free_blocks(draft.ino, first)?;
         }
         self.clear_tail(draft)?;
-        Journaled::run(self.state, orphans::CREDITS, |blocks| self.remove_orphan(blocks, draft.ino))
+        Journaled::run(self.state, "orphans", orphans::CREDITS, |blocks| {
+            self.remove_orphan(blocks, draft.ino)
+        })
     }
 
     /// Zeroes the last block of a file past its size: whoever extends the file relies on zeros there.
@@ -229,7 +232,8 @@ impl Files<'_> {
         }
         if is_journaled(self.state, draft) {
             let _kept = self.state.cache.read(block.get())?;
-            return Journaled::run(self.state, 1, |blocks| {
+            return Journaled::run(self.state, "clear tail", 1, |blocks| {
+                blocks.describe(block, Role::Data(draft.ino));
                 blocks.change(block, |bytes| bytes[used..].fill(0))
             });
         }
@@ -254,7 +258,7 @@ impl Files<'_> {
             // One more revoke block, and for pointers the blocks at both ends of the range.
             let (credits, groups) = self.removal_credits(draft.disk.uses_extents(), levels, 2);
             let step = |blocks: &mut Journaled<'_>| self.free_step(blocks, ino, at, groups as usize);
-            match Journaled::run(self.state, credits + 1, step)? {
+            match Journaled::run(self.state, "free blocks", credits + 1, step)? {
                 Some(next) => at = next,
                 None => return Ok(()),
             }

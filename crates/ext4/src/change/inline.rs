@@ -82,7 +82,7 @@ impl Files<'_> {
         if size >= u64::from(self.state.superblock.geometry.inode_size()) {
             return Ok(false);
         }
-        Journaled::run(self.state, credits::inode(self.state), |blocks| {
+        Journaled::run(self.state, "write inline", credits::inode(self.state), |blocks| {
             let mut edit = inode.edit(blocks)?;
             let superblock = &self.state.superblock;
             let mut contents = inline::edit::contents(superblock, &edit)?;
@@ -136,7 +136,7 @@ impl Files<'_> {
 
     fn move_out(&self, inode: &Inode) -> Result<()> {
         let credits = self.credits(0, 1, 1).max(credits::pointers(self.state, 1, 1));
-        Journaled::run(self.state, credits, |blocks| {
+        Journaled::run(self.state, "leave inode", credits, |blocks| {
             let mut edit = inode.edit(blocks)?;
             if inode.is_limited() {
                 edit.obey_limits(blocks)?;

@@ -21,6 +21,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::primary::{change_superblock, set_last_orphan};
 use crate::ground::state::{Ground, is_system_file};
+use crate::ground::trace::Role;
 use crate::inode::draft::{Draft, set_next_orphan};
 use crate::map::edit::{self, Form};
 use crate::xattr::KnownAttributes;
@@ -150,7 +151,7 @@ impl Files<'_> {
         if !left.present {
             return Ok(());
         }
-        Journaled::run(self.state, 1, |blocks| {
+        Journaled::run(self.state, "orphans", 1, |blocks| {
             change_superblock(blocks, |superblock| {
                 superblock.features.ro_compat &= !RoCompat::ORPHAN_PRESENT;
             })
@@ -208,6 +209,7 @@ fn clear_slot(blocks: &mut impl Blocks, block: Pblk, slot: usize) -> Result<()> 
     OrphanBlock::decode(&bytes, block, seed)?;
     bytes[slot * SLOT..(slot + 1) * SLOT].fill(0);
     encode_orphan_tail(&mut bytes, block, seed)?;
+    blocks.describe(block, Role::OrphanFile);
     blocks.change(block, |old| old.copy_from_slice(&bytes))
 }
 

@@ -51,7 +51,7 @@ impl Files<'_> {
 
     /// Fills the first hole, as far as one pointer block covers it. Returns the block to continue from.
     fn fill_zeroed(&self, inode: &Inode, range: Range<u32>) -> Result<u32> {
-        Journaled::run(self.state, credits::pointers(self.state, 1, 1), |blocks| {
+        Journaled::run(self.state, "allocate", credits::pointers(self.state, 1, 1), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if inode.is_limited() {
                 edit.obey_limits(blocks)?;
@@ -158,7 +158,7 @@ impl Files<'_> {
     /// # Errors
     /// Those of the journal and of the orphan chain.
     pub(crate) fn begin_growth(&self, inode: &Inode) -> Result<()> {
-        Journaled::run(self.state, orphans::CREDITS, |blocks| {
+        Journaled::run(self.state, "grow", orphans::CREDITS, |blocks| {
             // Wait for the editor lock: another thread may be removing the last name.
             let _turn = inode.edit(blocks)?;
             self.add_orphan(blocks, inode.ino())
@@ -170,7 +170,7 @@ impl Files<'_> {
     /// # Errors
     /// Those of the journal and of the orphan chain; [`Limit::Map`].
     pub(crate) fn end_growth(&self, inode: &Inode, size: Option<u64>) -> Result<()> {
-        Journaled::run(self.state, orphans::CREDITS + 1, |blocks| {
+        Journaled::run(self.state, "grow", orphans::CREDITS + 1, |blocks| {
             let mut edit = inode.edit(blocks)?;
             let grown = size.filter(|size| *size > edit.disk.size);
             if let Some(size) = grown {

@@ -92,7 +92,7 @@ impl Files<'_> {
     pub(crate) fn drop_privileges(&self, inode: &Inode) -> Result<()> {
         self.check_privileges(inode)?;
         let run = || {
-            Journaled::run(self.state, most_credits(self, inode)?, |blocks| {
+            Journaled::run(self.state, "strip privileges", most_credits(self, inode)?, |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 let _readers_wait = inode.attributes.write();
                 let bits = set_id(self.state, edit.disk.mode);

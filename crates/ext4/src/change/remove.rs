@@ -171,7 +171,7 @@ impl Files<'_> {
     fn remove_last(&self, inode: &Inode, removal: &Removal) -> Result<Step> {
         let levels = self.depth(inode);
         let (credits, groups) = self.removal_credits(inode.disk().uses_extents(), levels, 1);
-        Journaled::run(self.state, credits + 1, |blocks| {
+        Journaled::run(self.state, "remove blocks", credits + 1, |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(Ok(Step::Again));

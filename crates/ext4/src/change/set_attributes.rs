@@ -52,7 +52,7 @@ impl Files<'_> {
         let touches_xattrs = strips || set.mode.is_some();
         self.with_room(|| {
             let credits = if touches_xattrs { most_credits(self, inode)? } else { 1 };
-            Journaled::run(self.state, credits, |blocks| {
+            Journaled::run(self.state, "set attributes", credits, |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 // It may have become immutable since the check.
                 let (flags, project) = check(&self.state.superblock, inode.kind(), &edit.disk, set)?;

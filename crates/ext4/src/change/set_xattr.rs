@@ -117,7 +117,7 @@ impl Files<'_> {
         // A failure to free another inode must not fail this call: it is retried later.
         let _waits = self.free_left();
         let done = self.with_room(|| {
-            Journaled::run(self.state, most_credits(self, inode)?, |blocks| {
+            Journaled::run(self.state, "set xattr", most_credits(self, inode)?, |blocks| {
                 let mut edit = inode.edit(blocks)?;
                 let _readers_wait = inode.attributes.write();
                 wanted.check(self.state, inode)?;

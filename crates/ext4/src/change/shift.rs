@@ -92,7 +92,7 @@ impl Files<'_> {
 
     /// Sets the size; the caller knows that nothing written lies past it.
     fn put_size(&self, inode: &Inode, size: u64) -> Result<()> {
-        Journaled::run(self.state, self.credits(0, 1, 0), |blocks| {
+        Journaled::run(self.state, "shift blocks", self.credits(0, 1, 0), |blocks| {
             let mut edit = inode.edit(blocks)?;
             edit.set_size(blocks.ground(), size)?;
             edit.store(blocks, Change::Data)?;
@@ -112,7 +112,7 @@ impl Files<'_> {
     /// The work of one handle. Returns what remains.
     fn shift_leaf(&self, inode: &Inode, mut left: Range<u32>, way: Way) -> Result<Range<u32>> {
         let levels = self.depth(inode);
-        Journaled::run(self.state, self.credits(levels, 1, 0), |blocks| {
+        Journaled::run(self.state, "shift blocks", self.credits(levels, 1, 0), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(left);

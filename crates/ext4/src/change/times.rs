@@ -24,7 +24,9 @@ impl Files<'_> {
         if !self.state.can_change() || !inode.has_untold_times() {
             return Ok(());
         }
-        Journaled::run(self.state, CREDITS, |blocks| inode.edit(blocks)?.store(blocks, Change::Attributes))
+        Journaled::run(self.state, "times", CREDITS, |blocks| {
+            inode.edit(blocks)?.store(blocks, Change::Attributes)
+        })
     }
 
     /// The same for all inodes in memory whose times were last written at least `age` ago. Skips inodes without a name:

@@ -21,6 +21,7 @@ use crate::ground::credits;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::journaled::Journaled;
+use crate::ground::trace::Role;
 use crate::ground::unlogged::Unlogged;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
@@ -191,7 +192,7 @@ impl Files<'_> {
             now,
             limited: false,
         };
-        Journaled::run(state, credits::inode(state) + orphans::CREDITS, |blocks| {
+        Journaled::run(state, "new value", credits::inode(state) + orphans::CREDITS, |blocks| {
             if state.unlogged.as_ref().is_some_and(Unlogged::has_freed_inode) {
                 return Ok(Ok(None));
             }
@@ -219,7 +220,9 @@ impl Files<'_> {
                 false => credits::pointers(self.state, 2, 1),
             };
             at = self.with_room(|| {
-                Journaled::run(self.state, credits, |blocks| self.map_some(blocks, ino, at..end))?
+                Journaled::run(self.state, "allocate value", credits, |blocks| {
+                    self.map_some(blocks, ino, at..end)
+                })?
             })?;
         }
         Ok(())
@@ -256,10 +259,11 @@ impl Files<'_> {
     fn write_value(&self, ino: Ino, value: &[u8]) -> Result<()> {
         let size = self.state.superblock.geometry.block_size() as usize;
         for (part, bytes) in value.chunks(size * WRITTEN).enumerate() {
-            Journaled::run(self.state, WRITTEN as u32 + 1, |blocks| {
+            Journaled::run(self.state, "write value", WRITTEN as u32 + 1, |blocks| {
                 let mut draft = Draft::load(blocks, ino)?;
                 for (at, bytes) in bytes.chunks(size).enumerate() {
                     let block = block_of(blocks, &draft, Lblk((part * WRITTEN + at) as u32))?;
+                    blocks.describe(block, Role::Value(draft.ino));
                     blocks.fresh(block, |new| {
                         let (value, rest) = new.split_at_mut(bytes.len());
                         value.copy_from_slice(bytes);

@@ -12,6 +12,7 @@ use super::row::{self, Entry, Held};
 use super::rows::{self, Rows, Shape};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
+use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
 use uext4_ondisk::ext4::{
     DirBlockKind, DirFormat, FileType, InodeFlags, Superblock, encode_dir_tail, update_htree_checksum,
@@ -315,7 +316,8 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
             return Err(Error::Limit(Limit::Directory));
         }
         let places = self.map.append(self.blocks, self.draft, Lblk(first), count)?;
-        for (place, sheet) in places.into_iter().zip(fresh) {
+        for (number, (place, sheet)) in (first..).zip(places.into_iter().zip(fresh)) {
+            self.blocks.describe(place, Role::Directory(self.draft.ino, Lblk(number)));
             self.blocks.fresh(place, |bytes| bytes.copy_from_slice(&sheet.bytes))?;
         }
         self.draft.disk.size = size;

@@ -155,9 +155,15 @@ pub(crate) fn look_up(state: &Ext4State, inode: &Inode, name: &[u8]) -> Result<O
         return Ok(None);
     }
     if let Some(answer) = state.names.get(inode.directory_id(), name) {
+        if let (Some(trace), Some(ino)) = (&state.trace, answer) {
+            trace.learn(inode.ino(), name, ino);
+        }
         return Ok(answer.map(|ino| Found { ino, spelling: None }));
     }
     let found = search(state, inode, name)?;
+    if let (Some(trace), Some(found)) = (&state.trace, &found) {
+        trace.learn(inode.ino(), name, found.ino);
+    }
     if !inode.disk().flags.contains(InodeFlags::CASEFOLD) {
         state.names.put(inode.directory_id(), name, found.as_ref().map(|found| found.ino));
     }

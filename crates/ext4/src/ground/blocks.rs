@@ -14,6 +14,7 @@
 
 use super::error::Result;
 use super::state::Ground;
+use super::trace::Role;
 use uext4_jbd2::Tid;
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
@@ -21,6 +22,9 @@ use uext4_ondisk::{Ino, Lblk, Pblk};
 pub(crate) trait Blocks {
     /// The volume.
     fn ground(&self) -> &Ground;
+
+    /// Says, for a trace, what a block holds that is changed next.
+    fn describe(&self, _block: Pblk, _role: Role) {}
 
     /// Calls `look` on the current contents of a block.
     fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T>;

@@ -7,9 +7,10 @@ use super::blocks::Blocks;
 use super::error::{Error, Result};
 use super::order::{Rank, Taken};
 use super::state::Ground;
+use super::trace::{Role, Watched};
 use super::unlogged::Step;
 use uext4_jbd2::{AbortCause, FreedRun, Handle, Tid};
-use uext4_ondisk::Pblk;
+use uext4_ondisk::{Ino, Lblk, Pblk};
 
 /// A step.
 pub(crate) struct Journaled<'g> {
@@ -17,6 +18,8 @@ pub(crate) struct Journaled<'g> {
     /// Dropped before the handle, so that no commit comes in between.
     guard: AbortOnDrop<'g>,
     body: Body<'g>,
+    /// What is told of it, if anybody listens.
+    watched: Option<Box<Watched<'g>>>,
     _taken: Taken,
 }
 
@@ -50,7 +53,7 @@ impl Drop for AbortOnDrop<'_> {
 impl<'g> Journaled<'g> {
     /// Runs an edit that changes at most `credits` blocks ([`super::credits`]) in a handle of its own. Waits for log
     /// space, or for a batch that is being written home; the caller holds no handle and no lock that ranks after
-    /// handles.
+    /// handles. `purpose` is for a trace.
     ///
     /// An edit that fails or panics after its first change leaves a partial change in the transaction: the volume is
     /// aborted, and the transaction is not committed.
@@ -59,6 +62,7 @@ impl<'g> Journaled<'g> {
     /// Those of `edit`; [`Error::Journal`] if the log cannot hold that many blocks; [`Error::Aborted`].
     pub(crate) fn run<T>(
         ground: &'g Ground,
+        purpose: &'static str,
         credits: u32,
         edit: impl FnOnce(&mut Journaled<'g>) -> Result<T>,
     ) -> Result<T> {
@@ -69,13 +73,13 @@ impl<'g> Journaled<'g> {
             (None, Some(unlogged)) => Body::Unlogged(unlogged.begin(&ground.zones)?),
             (None, None) => return Err(Error::ReadOnly("no journal was opened")),
         };
-        let mut blocks = Journaled { ground, guard: AbortOnDrop { ground, changed: false }, body, _taken };
+        let watched = ground.trace.as_ref().map(|trace| trace.watch(purpose, credits));
+        let guard = AbortOnDrop { ground, changed: false };
+        let mut blocks = Journaled { ground, guard, body, watched, _taken };
         match edit(&mut blocks) {
             Ok(done) => {
                 blocks.guard.changed = false;
-                if let Body::Handle(handle) = blocks.body {
-                    handle.stop()?;
-                }
+                blocks.stop()?;
                 Ok(done)
             }
             Err(error) => {
@@ -84,10 +88,26 @@ impl<'g> Journaled<'g> {
                     // drop.
                     let what = format!("a metadata change failed halfway: {error}").into();
                     ground.abort(AbortCause { what, errno: error.errno() });
+                } else {
+                    let _first_error_counts = blocks.stop();
                 }
                 Err(error)
             }
         }
+    }
+
+    fn stop(mut self) -> Result<()> {
+        let watched = self.watched.take();
+        let (tid, credits) = (self.tid(), self.credits());
+        let Journaled { body, .. } = self;
+        let (stopped, left) = match body {
+            Body::Handle(handle) => (handle.stop(), Some(credits)),
+            Body::Unlogged(_) => (Ok(()), None),
+        };
+        if let Some(watched) = watched {
+            watched.end(tid, left);
+        }
+        Ok(stopped?)
     }
 
     /// The transaction.
@@ -106,21 +126,33 @@ impl<'g> Journaled<'g> {
         }
     }
 
+    /// Tells a trace of a change; `before` it the handle had so many credits.
+    #[inline]
+    fn note_change(&self, block: Pblk, before: u32) {
+        if let Some(watched) = &self.watched {
+            let unlogged = matches!(self.body, Body::Unlogged(_));
+            watched.changed(block, unlogged || self.credits() < before);
+        }
+    }
+
     fn change_in_turn<T>(
         &mut self,
         block: Pblk,
         moved: bool,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
+        let before = self.credits();
         let Journaled { ground, body, guard, .. } = self;
-        match body {
+        let changed = match body {
             Body::Handle(handle) => {
                 let pin = ground.cache.pin(block.get())?;
                 handle.get_write_access(&pin)?;
-                Ok(handle.dirty(&pin, |bytes| guard.change(bytes, change))?)
+                handle.dirty(&pin, |bytes| guard.change(bytes, change))?
             }
-            Body::Unlogged(step) => step.change(block, moved, |bytes| guard.change(bytes, change)),
-        }
+            Body::Unlogged(step) => step.change(block, moved, |bytes| guard.change(bytes, change))?,
+        };
+        self.note_change(block, before);
+        Ok(changed)
     }
 }
 
@@ -151,15 +183,18 @@ impl Blocks for Journaled<'_> {
     }
 
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        let before = self.credits();
         let Journaled { ground, body, guard, .. } = self;
-        match body {
+        let filled = match body {
             Body::Handle(handle) => {
                 let pin = ground.cache.pin(block.get())?;
                 handle.get_write_access(&pin)?;
-                Ok(handle.overwrite(&pin, |bytes| guard.change(bytes, fill))?)
+                handle.overwrite(&pin, |bytes| guard.change(bytes, fill))?
             }
-            Body::Unlogged(step) => step.fresh(block, |bytes| guard.change(bytes, fill)),
-        }
+            Body::Unlogged(step) => step.fresh(block, |bytes| guard.change(bytes, fill))?,
+        };
+        self.note_change(block, before);
+        Ok(filled)
     }
 
     fn changes_in_place(&self, block: Pblk) -> bool {
@@ -169,7 +204,21 @@ impl Blocks for Journaled<'_> {
         }
     }
 
+    fn describe(&self, block: Pblk, role: Role) {
+        if let Some(watched) = &self.watched {
+            watched.describe(block, role);
+        }
+    }
+
+    fn claim(&self, block: Pblk, ino: Ino, number: Lblk) -> Result<()> {
+        self.describe(block, Role::Directory(ino, number));
+        Ok(())
+    }
+
     fn free_later(&mut self, first: Pblk, count: u64) -> Result<()> {
+        if let Some(watched) = &self.watched {
+            watched.freed(count);
+        }
         let run = FreedRun { first: first.get(), blocks: count };
         match &mut self.body {
             Body::Handle(handle) => Ok(handle.free_at_commit(run)?),
@@ -194,6 +243,9 @@ impl Blocks for Journaled<'_> {
             }
         }
         self.guard.changed = true;
+        if let Some(watched) = &self.watched {
+            watched.revoked(block);
+        }
         Ok(())
     }
 }

@@ -29,5 +29,6 @@ pub(crate) mod recovered;
 pub(crate) mod seal;
 pub(crate) mod state;
 pub(crate) mod totals;
+pub mod trace;
 pub(crate) mod unlogged;
 pub(crate) mod zones;

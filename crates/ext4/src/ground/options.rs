@@ -1,6 +1,7 @@
 //! Options to open a volume, a file and a queue.
 
 use crate::ground::error::{Error, Result};
+use crate::ground::trace::Listener;
 use std::sync::Arc;
 use std::time::Duration;
 use uext4_blockdev::spec::DeviceSpec;
@@ -40,6 +41,7 @@ pub struct VolumeOptions {
     pub(crate) discard: bool,
     /// Devices among which the journal is, if it is not in the volume.
     pub(crate) journals: Vec<JournalDevice>,
+    pub(crate) trace: Option<Listener>,
     /// Length of a multi-mount protection second; shorter in tests.
     pub(crate) mmp_second: Duration,
 }
@@ -62,6 +64,7 @@ impl VolumeOptions {
             reserved: false,
             discard: false,
             journals: Vec::new(),
+            trace: None,
             mmp_second: Duration::from_secs(1),
         }
     }
@@ -174,6 +177,15 @@ impl VolumeOptions {
     #[must_use]
     pub fn journal_device(mut self, device: Arc<dyn Device>) -> Self {
         self.journals.push(JournalDevice::Opened(device));
+        self
+    }
+
+    /// Tells the listener each journal handle and what it changes ([`trace`](crate::trace)). Only on a volume open for
+    /// writing. A handle's record is dropped once it was told; up to 8 MiB of names are kept to tell paths. Unless set,
+    /// this costs a branch for each handle, changed block and name looked up.
+    #[must_use]
+    pub fn trace(mut self, listener: Listener) -> Self {
+        self.trace = Some(listener);
         self
     }
 

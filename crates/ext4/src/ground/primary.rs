@@ -3,6 +3,7 @@
 use super::blocks::Blocks;
 use super::error::{Error, Result};
 use super::seal::{self, flag_log, says_in_use, seal};
+use super::trace::Role;
 use uext4_ondisk::ext4::{SUPERBLOCK_SIZE, State, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind};
 
@@ -13,6 +14,7 @@ use uext4_ondisk::{Corrupt, CorruptKind};
 pub(crate) fn set_last_orphan(blocks: &mut impl Blocks, ino: u32) -> Result<()> {
     let (block, offset) = blocks.ground().superblock.geometry.superblock_position();
     let offset = offset as usize;
+    blocks.describe(block, Role::OrphanList);
     if blocks.ground().journal.is_some() && blocks.transaction().is_some() {
         let verify = |bytes: &[u8]| {
             Superblock::decode(bytes.get(offset..).unwrap_or_default())?;
@@ -47,6 +49,7 @@ pub(crate) fn change_superblock(
 ) -> Result<()> {
     let (block, offset) = blocks.ground().superblock.geometry.superblock_position();
     let offset = offset as usize;
+    blocks.describe(block, Role::Superblock);
     let (logged, unlogged) = (blocks.ground().journal.is_some(), blocks.ground().unlogged.is_some());
     let stepwise = blocks.transaction().is_some();
     let short = || Error::from(Corrupt::from(CorruptKind::Truncated("superblock")));

@@ -6,6 +6,7 @@ use super::options::Atime;
 use super::quota::Quota;
 use super::recovered::RecoveryInfo;
 use super::totals::Totals;
+use super::trace::{Scope, Trace};
 use super::unlogged::Unlogged;
 use super::zones::SystemZones;
 use crate::ground::known::KnownNames;
@@ -53,6 +54,17 @@ pub(crate) struct Ground {
     pub(crate) written: Written,
     /// Quota files, if the volume is open for writing and has the feature.
     pub(crate) quota: Option<Arc<Quota>>,
+    /// Whoever hears what operations do.
+    pub(crate) trace: Option<Trace>,
+}
+
+impl Ground {
+    /// An operation on a name of the directory `parent` begins, and lasts until the result is dropped. Handles that
+    /// this thread starts meanwhile are told as part of it.
+    #[inline]
+    pub(crate) fn operation(&self, name: &'static str, parent: Ino, last: &[u8]) -> Option<Scope<'_>> {
+        self.trace.as_ref().map(|trace| trace.begin(name, (parent, last), None))
+    }
 }
 
 impl Ground {

@@ -4,6 +4,7 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::quota::{Allowance, Charge};
 use crate::ground::state::Ground;
+use crate::ground::trace::Role;
 use uext4_ondisk::ext4::{
     Inode as DiskInode, InodeFlags, RoCompat, update_inode_checksum, verify_inode_checksum,
 };
@@ -105,6 +106,7 @@ impl Draft {
         let encoded = self.disk.encode(&mut raw, self.ino, &blocks.ground().superblock);
         encoded?;
         let end = offset + raw.len();
+        blocks.describe(block, Role::Inode(self.ino));
         blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(&raw)))?;
         self.raw = raw;
         self.settle_quota(blocks)
@@ -118,6 +120,7 @@ impl Draft {
     pub(crate) fn store_in_chain(&mut self, blocks: &mut impl Blocks) -> Result<()> {
         let (block, offset) = self.place;
         let size = self.raw.len();
+        blocks.describe(block, Role::Inode(self.ino));
         let link = |bytes: &[u8]| bytes.get(offset..).map_or(0, next_orphan);
         loop {
             self.disk.deleted = blocks.look(block, link)?;
@@ -153,6 +156,7 @@ fn next_orphan(record: &[u8]) -> u32 {
 /// [`Error::Corrupt`] naming the inode, with nothing changed. Those of the body.
 pub(crate) fn set_next_orphan(blocks: &mut impl Blocks, ino: Ino, next: u32) -> Result<()> {
     let (block, offset) = place_of(blocks.ground(), ino)?;
+    blocks.describe(block, Role::Inode(ino));
     let size = usize::from(blocks.ground().superblock.geometry.inode_size());
     let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
     loop {

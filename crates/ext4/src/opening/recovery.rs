@@ -105,7 +105,7 @@ pub(crate) fn recover(devices: Devices, superblock: Superblock, options: &Volume
 /// # Errors
 /// Those of an open for writing, except that the device is read-only or in use.
 pub(crate) fn rehearse(devices: &Devices, options: &VolumeOptions) -> Result<()> {
-    let options = VolumeOptions { write: true, force: true, ..options.clone() };
+    let options = VolumeOptions { write: true, force: true, trace: None, ..options.clone() };
     let superblock = read_superblock(&*devices.volume)?;
     mmp::refuse_shared(&*devices.volume, &superblock, &options)?;
     let mut devices = devices.clone();

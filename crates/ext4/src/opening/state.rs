@@ -12,6 +12,7 @@ use crate::ground::quota::Quota;
 use crate::ground::recovered::RecoveryInfo;
 use crate::ground::state::Ground;
 use crate::ground::totals::Totals;
+use crate::ground::trace::Trace;
 use crate::ground::zones::SystemZones;
 use crate::inode::Ext4State;
 use crate::opening::superblock::check_device;
@@ -74,6 +75,7 @@ pub(super) fn bare(devices: Devices, superblock: Superblock, options: &VolumeOpt
         descriptor_damage: None,
         written: Written::default(),
         quota: None,
+        trace: options.trace.clone().filter(|_| options.write).map(Trace::new),
     };
     Ok(Ext4State::new(ground, options.inode_budget))
 }

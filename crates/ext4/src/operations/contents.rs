@@ -6,6 +6,7 @@ use crate::dir::map::BlockMap;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
+use crate::ground::trace::Role;
 use crate::inline;
 use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
@@ -105,6 +106,7 @@ fn start_link(blocks: &mut Journaled<'_>, files: &Files<'_>, made: &mut Draft, t
     let mut map = BlockMap::new(&mut space);
     map.start(blocks, made)?;
     for place in map.append(blocks, made, Lblk(0), 1)? {
+        blocks.describe(place, Role::LinkTarget(made.ino));
         blocks.fresh(place, |bytes| {
             bytes.fill(0);
             bytes[..target.len()].copy_from_slice(target);

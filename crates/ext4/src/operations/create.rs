@@ -188,13 +188,27 @@ fn create(
     check_directory(state, parent)?;
     dir::name::check(name)?;
     let files = fs.files();
+    let _told = state.operation(call_of(new.contents.kind()), parent.ino(), name);
     let made = loop {
         if let Some(made) = files.with_room(|| add(&files, parent, names, name, new))? {
             break made;
         }
         state.commit_all()?;
     };
+    if let Some(trace) = &state.trace {
+        trace.learn(parent.ino(), name, made);
+    }
     state.inode(made)
+}
+
+/// The system call that makes an inode of this kind, for a trace.
+fn call_of(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "create",
+        FileKind::Directory => "mkdir",
+        FileKind::Symlink => "symlink",
+        _ => "mknod",
+    }
 }
 
 /// The fields of a new inode's record, and the access control lists that it inherits; then no umask applies. A symbolic

@@ -114,7 +114,7 @@ pub(crate) fn change<T>(
             inodes.push(inode);
         }
     }
-    let outcome = Journaled::run(files.state, plan.credits(files), |blocks| {
+    let outcome = Journaled::run(files.state, "names", plan.credits(files), |blocks| {
         let taken: Vec<&Inode> = inodes.iter().map(|inode| &***inode).collect();
         let parts = edit_several(blocks, &taken)?.into_iter().map(Part::new).collect();
         let mut inside = Step { blocks, files, directories, parts, now: now() };

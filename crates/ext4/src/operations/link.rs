@@ -45,6 +45,7 @@ fn link(
     create::check_directory(state, parent)?;
     crate::dir::name::check(name)?;
     check(state, parent, inode)?;
+    let _told = state.operation("link", parent.ino(), name);
     let plan = EntryScope { names: &[parent], inodes: &[inode], makes: 0 };
     files.with_room(|| {
         entry::change(&files, names, &plan, |step| {

@@ -64,6 +64,7 @@ pub(crate) fn remove_in(fs: &Ext4, parent: &Arc<Inode>, name: &[u8]) -> Result<(
     if let Some(error) = dots(name) {
         return Err(error);
     }
+    let _told = state.operation("rmdir", parent.ino(), name);
     let removed = loop {
         let removed = unlink::look_ahead(fs, parent, name)?;
         let names = Directories::several([&**parent, &*removed]);

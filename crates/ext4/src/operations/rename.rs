@@ -113,7 +113,7 @@ struct Rename<'r> {
 ///
 /// # Errors
 /// As of [`Node::rename`](crate::Node::rename).
-pub(crate) fn rename(fs: &Ext4, from: Place<'_>, to: Place<'_>, flags: RenameFlags) -> Result<()> {
+pub(crate) fn rename<'r>(fs: &'r Ext4, from: Place<'r>, to: Place<'r>, flags: RenameFlags) -> Result<()> {
     let files = fs.files();
     flags.check()?;
     if [&from, &to].iter().any(|place| place.directory.kind() != FileKind::Directory) {
@@ -121,6 +121,10 @@ pub(crate) fn rename(fs: &Ext4, from: Place<'_>, to: Place<'_>, flags: RenameFla
     }
     // A failure to free another inode must not fail this call: it is retried later.
     let _waits = files.free_left();
+    let _told = fs.state.trace.as_ref().map(|trace| {
+        let place = |place: &Place<'r>| (place.directory.ino(), place.name);
+        trace.begin("rename", place(&from), Some(place(&to)))
+    });
     let rename = Rename { files, from, to, flags };
     let mut known = Known::default();
     let replaced = loop {
@@ -193,6 +197,12 @@ impl Rename<'_> {
         match (&new, self.exchanges()) {
             (Some(new), true) => self.exchange(&names, &old, new)?,
             (new, _) => self.replace(&names, &old, new.as_ref())?,
+        }
+        if let Some(trace) = &self.state().trace {
+            trace.learn(to.ino(), self.to.name, old.inode.ino());
+            if let Some(new) = new.as_ref().filter(|_| self.exchanges()) {
+                trace.learn(from.ino(), self.from.name, new.inode.ino());
+            }
         }
         Ok(Attempt::Done(new.filter(|_| !self.exchanges()).map(|new| new.inode.clone())))
     }

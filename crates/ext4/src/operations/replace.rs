@@ -42,12 +42,17 @@ pub(crate) fn begin(fs: &Ext4, path: &[u8], new: &NewFile<'_>) -> Result<Begun> 
     let (parent, name, found) = place;
     let old = found.map(|(inode, _)| inode);
     let files = fs.files();
+    let _told = fs.state.operation("tmpfile", parent.ino(), &name);
     match &old {
         // It will be freed, and a damaged file cannot be: then refuse now.
         Some(old) if old.disk().links == 1 => files.check_frees_all(old)?,
         _ => {}
     }
     let inode = make(&files, &parent, old.as_deref(), new)?;
+    if let Some(trace) = &fs.state.trace {
+        // By the name that it will have.
+        trace.learn(parent.ino(), &name, inode.ino());
+    }
     Ok(Begun { inode, parent, name })
 }
 
@@ -89,6 +94,7 @@ fn make(files: &Files<'_>, parent: &Inode, old: Option<&Inode>, new: &NewFile<'_
 pub(crate) fn finish(fs: &Ext4, begun: Begun) -> Result<()> {
     let (state, files) = (&fs.state, fs.files());
     let Begun { inode: new, parent, name } = begun;
+    let _told = state.operation("replace", parent.ino(), &name);
     let names = Directories::one(&parent);
     let found = match dir::look_up(state, &parent, &name)? {
         None => None,
@@ -97,6 +103,9 @@ pub(crate) fn finish(fs: &Ext4, begun: Begun) -> Result<()> {
     check(state, &parent, &name, found.as_ref())?;
     files.with_room(|| swap(&files, &parent, &names, &name, &new, &found))?;
     drop(names);
+    if let Some(trace) = &state.trace {
+        trace.learn(parent.ino(), &name, new.ino());
+    }
     drop(new);
     match found {
         Some((old, _)) => entry::end_use(&files, old),

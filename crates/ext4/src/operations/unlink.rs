@@ -29,7 +29,9 @@ pub(crate) fn remove_file(fs: &Ext4, path: &[u8]) -> Result<()> {
     // A failure here must not fail this call: it is retried later.
     let _waits = files.free_left();
     let (parent, name) = path::parent(&fs.state, &fs.state.inode(ROOT)?, path)?;
-    look_ahead(fs, &parent, &name.ok_or(Error::IsDirectory)?)?;
+    let name = name.ok_or(Error::IsDirectory)?;
+    let _told = fs.state.operation("unlink", parent.ino(), &name);
+    look_ahead(fs, &parent, &name)?;
     let inode = path::at_last(&fs.state, path, false, |parent, names, name, found| {
         let (inode, spelling) = found.ok_or(Error::NotFound)?;
         if inode.kind() != FileKind::Directory && path.ends_with(b"/") {
@@ -49,6 +51,7 @@ pub(crate) fn remove_in(fs: &Ext4, parent: &Arc<Inode>, name: &[u8]) -> Result<(
     let (state, files) = (&fs.state, fs.files());
     let _waits = files.free_left();
     check_lookup(parent, name)?;
+    let _told = state.operation("unlink", parent.ino(), name);
     look_ahead(fs, parent, name)?;
     let names = Directories::one(parent);
     let found = dir::look_up(state, parent, name)?.ok_or(Error::NotFound)?;

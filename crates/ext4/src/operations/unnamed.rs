@@ -23,6 +23,7 @@ pub(crate) fn make_unnamed(fs: &Ext4, parent: &Inode, new: &NewFile<'_>) -> Resu
     // A failure to free another inode must not fail this call: it is retried later.
     let _waits = files.free_left();
     create::check_directory(state, parent)?;
+    let _told = state.operation("tmpfile", parent.ino(), b"");
     let made = make(&files, parent, new, None, |blocks, made, acl| files.inherit_acl(blocks, made, acl))?;
     made.awaits_name.store(true, Ordering::Release);
     Ok(made)
@@ -64,7 +65,7 @@ fn try_make(
         + attribute_blocks::credits(state)
         + orphans::CREDITS
         + model.map_or(Ok(0), |model| files.value_credits(model))?;
-    Journaled::run(state, credits, |blocks| {
+    Journaled::run(state, "new inode", credits, |blocks| {
         if create::awaits_commit(state) {
             return Ok(Ok(None));
         }

@@ -5,6 +5,7 @@ use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
 use crate::ground::quota::{Place, QuotaFile};
 use crate::ground::state::Ground;
+use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
 use crate::map::edit::{self, Form};
 use parking_lot::Mutex;
@@ -117,6 +118,7 @@ impl QuotaFile {
         change: impl FnOnce(&mut QuotaEntry),
     ) -> Result<()> {
         let gone = || self.damage(CorruptKind::Quota("an entry is gone").into());
+        blocks.describe(block, Role::Quota(self.kind));
         blocks.change(block, |bytes| {
             let bytes = bytes.get_mut(at..at + QUOTA_ENTRY_SIZE).ok_or_else(gone)?;
             let mut entry = QuotaEntry::decode(bytes).ok_or_else(gone)?;

@@ -10,6 +10,7 @@ use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::quota::{Ids, Place, Quota, QuotaFile};
+use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
 use std::collections::BTreeMap;
 use uext4_ondisk::ext4::{
@@ -70,7 +71,7 @@ impl Files<'_> {
             root.map_or(0, |root| root.depth())
         };
         // Another entry may add a level meanwhile.
-        Journaled::run(self.state, credits::quota_entry(self.state, depth + 1), |blocks| {
+        Journaled::run(self.state, "quota entry", credits::quota_entry(self.state, depth + 1), |blocks| {
             let _alone = quota.growing.lock();
             match file.place(blocks, id)? {
                 Some(_) => Ok(()),
@@ -266,6 +267,7 @@ fn write(
                 }
             }
         };
+        blocks.describe(home, Role::Quota(file.kind));
         if missing.contains(logical) { blocks.fresh(home, copy)? } else { blocks.change(home, copy)? }
     }
     let size = (last * QUOTA_BLOCK_SIZE as u64).max(draft.disk.size);

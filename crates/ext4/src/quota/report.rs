@@ -9,6 +9,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::quota::{Quota, QuotaFile};
 use crate::ground::state::Ground;
+use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
@@ -152,7 +153,7 @@ impl Files<'_> {
     pub(crate) fn set_quota(&self, kind: QuotaKind, id: u32, limits: &QuotaLimits) -> Result<()> {
         let (quota, file) = self.quota(kind)?;
         self.with_room(|| {
-            Journaled::run(self.state, 1, |blocks| {
+            Journaled::run(self.state, "set quota", 1, |blocks| {
                 let Some(place) = file.place(blocks, id)? else {
                     quota.wanted.lock().insert((kind, id));
                     return Ok(Err(Error::NoSpace));
@@ -176,7 +177,7 @@ impl Files<'_> {
     /// As of [`Files::set_quota`].
     pub(crate) fn set_quota_grace(&self, kind: QuotaKind, grace: QuotaGrace) -> Result<()> {
         let (quota, file) = self.quota(kind)?;
-        Journaled::run(self.state, 1, |blocks| {
+        Journaled::run(self.state, "set quota", 1, |blocks| {
             let _alone = quota.growing.lock();
             let draft = file.draft(blocks)?;
             let header = file.header(blocks, &draft)?;
@@ -184,6 +185,7 @@ impl Files<'_> {
             let Some((block, at)) = file.find(blocks, &draft, 0)? else {
                 return Err(file.damage(CorruptKind::Quota("it has a hole").into()));
             };
+            blocks.describe(block, Role::Quota(kind));
             blocks.change(block, |bytes| header.encode(bytes.get_mut(at..).unwrap_or_default(), kind))??;
             file.grace.0.store(grace.blocks, Ordering::Relaxed);
             file.grace.1.store(grace.inodes, Ordering::Relaxed);

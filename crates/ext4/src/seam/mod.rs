@@ -166,7 +166,12 @@ impl FileSystem for Ext4 {
     }
 
     fn stop_mapping(&self, handle: Self::Handle<'_>) -> Result<()> {
-        Ok(handle.stop()?)
+        let (tid, credits) = (handle.tid(), handle.credits());
+        let stopped = handle.stop();
+        if let Some(trace) = &self.state.trace {
+            trace.watch("map", credits).end(tid, Some(credits));
+        }
+        Ok(stopped?)
     }
 
     fn check_privileges(&self, inode: &Inode) -> Result<()> {

@@ -40,7 +40,7 @@ fn run<T>(ground: &Ground, most: u32, edit: impl FnOnce(&mut Body<'_, '_>) -> Re
     if ground.journal.is_none() {
         return edit(&mut Body::Direct(Direct(ground)));
     }
-    Journaled::run(ground, most, |blocks| edit(&mut Body::Journaled(blocks)))
+    Journaled::run(ground, "a test", most, |blocks| edit(&mut Body::Journaled(blocks)))
 }
 
 enum Body<'b, 'g> {

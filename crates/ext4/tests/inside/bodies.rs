@@ -42,7 +42,7 @@ fn what_a_handle_changes_is_seen_through_the_cache_and_belongs_to_its_transactio
     needs!(Need::Tool("mke2fs"));
     let volume = journaled();
     let state = volume.state();
-    let tid = Journaled::run(state, 3, |blocks| {
+    let tid = Journaled::run(state, "a test", 3, |blocks| {
         edit(blocks)?;
         assert_eq!(blocks.credits(), 1, "a block is paid for once");
         Ok(blocks.tid())
@@ -67,14 +67,14 @@ fn a_freed_block_is_revoked_and_has_no_access() {
     needs!(Need::Tool("mke2fs"));
     let volume = journaled();
     let journal = volume.state().journal.as_ref().unwrap();
-    Journaled::run(volume.state(), 3, |blocks| {
+    Journaled::run(volume.state(), "a test", 3, |blocks| {
         blocks.change(ONE, |bytes| bytes[0] = 7)?;
         blocks.freed(ONE)?;
         blocks.freed(OTHER)
     })
     .unwrap();
     assert_eq!(journal.revoked(), [ONE.get(), OTHER.get()]);
-    Journaled::run(volume.state(), 1, |blocks| blocks.fresh(ONE, |bytes| bytes[0] = 1)).unwrap();
+    Journaled::run(volume.state(), "a test", 1, |blocks| blocks.fresh(ONE, |bytes| bytes[0] = 1)).unwrap();
     assert_eq!(journal.revoked(), [OTHER.get()], "it is metadata again");
 }
 
@@ -83,15 +83,15 @@ fn without_a_credit_nothing_is_changed() {
     needs!(Need::Tool("mke2fs"));
     let volume = journaled();
     let state = volume.state();
-    let refused = Journaled::run(state, 0, |blocks| blocks.change(ONE, |bytes| bytes[0] = 7));
+    let refused = Journaled::run(state, "a test", 0, |blocks| blocks.change(ONE, |bytes| bytes[0] = 7));
     assert_says(refused, "no credit left to change block 3000");
     assert_eq!(first_byte(state, ONE), 0);
-    let refused = Journaled::run(state, 0, |blocks| blocks.freed(ONE));
+    let refused = Journaled::run(state, "a test", 0, |blocks| blocks.freed(ONE));
     assert_says(refused, "no credit left to change block 3000");
     let journal = state.journal.as_ref().unwrap();
     assert!(journal.revoked().is_empty() && journal.aborted().is_none(), "nothing was half done");
     let most = journal.max_handle_credits();
-    assert_says(Journaled::run(state, most + 1, |_| Ok(())), "credits were asked for");
+    assert_says(Journaled::run(state, "a test", most + 1, |_| Ok(())), "credits were asked for");
 }
 
 #[test]
@@ -105,14 +105,14 @@ fn an_edit_that_fails_half_way_aborts_the_journal() {
     for first in firsts {
         let volume = journaled();
         let state = volume.state();
-        let failed = Journaled::run(state, 1, |blocks| {
+        let failed = Journaled::run(state, "a test", 1, |blocks| {
             first(blocks)?;
             blocks.change(OTHER, |bytes| bytes[0] = 7)
         });
         assert_says(failed, "no credit left to change block 3001");
         let cause = state.journal.as_ref().unwrap().aborted().unwrap();
         assert!(cause.what.contains("halfway: "), "{cause}");
-        let refused = Journaled::run(state, 1, |blocks| blocks.change(ONE, |_| ()));
+        let refused = Journaled::run(state, "a test", 1, |blocks| blocks.change(ONE, |_| ()));
         assert!(matches!(refused, Err(Error::Aborted(_))), "{refused:?}");
     }
 }
@@ -133,7 +133,7 @@ fn an_edit_that_panics_half_way_aborts_the_journal() {
                 })?;
                 panic!("planned")
             };
-            let run = std::panic::AssertUnwindSafe(|| Journaled::run(state, 1, edit));
+            let run = std::panic::AssertUnwindSafe(|| Journaled::run(state, "a test", 1, edit));
             assert!(std::panic::catch_unwind(run).is_err());
         };
         panics(true);
@@ -142,7 +142,7 @@ fn an_edit_that_panics_half_way_aborts_the_journal() {
         panics(false);
         let cause = journal.aborted().unwrap();
         assert!(cause.what.contains("halfway"), "{cause}");
-        let refused = Journaled::run(state, 1, |blocks| blocks.change(ONE, |_| ()));
+        let refused = Journaled::run(state, "a test", 1, |blocks| blocks.change(ONE, |_| ()));
         assert!(matches!(refused, Err(Error::Aborted(_))), "{refused:?}");
     }
 }
@@ -153,7 +153,7 @@ fn what_is_looked_at_but_fails_aborts_nothing() {
     let volume = journaled();
     let state = volume.state();
     let beyond = Pblk(state.superblock.geometry.blocks_count());
-    let failed = Journaled::run(state, 1, |blocks| blocks.look(beyond, |_| ()));
+    let failed = Journaled::run(state, "a test", 1, |blocks| blocks.look(beyond, |_| ()));
     assert_says(failed, "outside the volume");
     assert!(state.journal.as_ref().unwrap().aborted().is_none());
 }
@@ -172,7 +172,7 @@ fn steps_without_a_journal_go_home_together() {
         volume.device().read_at(&mut home, block.get() * 1024).unwrap();
         home[0]
     };
-    let tid = Journaled::run(state, 1, |blocks| {
+    let tid = Journaled::run(state, "a test", 1, |blocks| {
         edit(blocks)?;
         Ok(blocks.tid())
     });
@@ -180,11 +180,11 @@ fn steps_without_a_journal_go_home_together() {
     assert_eq!((first_byte(state, ONE), first_byte(state, OTHER)), (7, 9));
     assert_eq!((home(ONE), home(OTHER), state.newest_uncommitted()), (0, 0, Some(tid)));
     // A freed block is not written home.
-    Journaled::run(state, 1, |blocks| blocks.freed(ONE)).unwrap();
+    Journaled::run(state, "a test", 1, |blocks| blocks.freed(ONE)).unwrap();
     assert!(state.datasync(tid).unwrap(), "flushed");
     assert_eq!((home(ONE), home(OTHER), state.newest_uncommitted()), (0, 9, None));
     assert!(!state.datasync(tid).unwrap(), "nothing is left");
-    let next = Journaled::run(state, 1, |blocks| Ok(blocks.tid())).unwrap();
+    let next = Journaled::run(state, "a test", 1, |blocks| Ok(blocks.tid())).unwrap();
     assert!(next > tid);
     let stats = state.journal_stats();
     assert_eq!((stats.handles_started, stats.commits, stats.home_writes), (3, 1, 1));
@@ -195,15 +195,16 @@ fn a_step_that_fails_half_way_ends_all_changes() {
     needs!(Need::Tool("mke2fs"));
     let volume = unlogged();
     let state = volume.state();
-    let refused = Journaled::run(state, 1, |_| Err::<(), _>(Error::NoSpace));
+    let refused = Journaled::run(state, "a test", 1, |_| Err::<(), _>(Error::NoSpace));
     assert!(matches!(refused, Err(Error::NoSpace)));
-    Journaled::run(state, 1, |blocks| blocks.change(ONE, |bytes| bytes[0] = 7)).unwrap();
-    let failed = Journaled::run(state, 1, |blocks| {
+    Journaled::run(state, "a test", 1, |blocks| blocks.change(ONE, |bytes| bytes[0] = 7)).unwrap();
+    let failed = Journaled::run(state, "a test", 1, |blocks| {
         blocks.change(OTHER, |bytes| bytes[0] = 1)?;
         Err::<(), _>(Error::NoSpace)
     });
     assert!(matches!(failed, Err(Error::NoSpace)));
-    let refused = [state.commit_all(), Journaled::run(state, 1, |_| Ok(())), volume.clone().close()];
+    let refused =
+        [state.commit_all(), Journaled::run(state, "a test", 1, |_| Ok(())), volume.clone().close()];
     for refused in refused {
         assert!(matches!(&refused, Err(Error::Aborted(cause)) if cause.contains("halfway")), "{refused:?}");
     }

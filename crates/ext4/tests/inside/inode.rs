@@ -42,7 +42,7 @@ impl Bed {
 
     /// Changes an inode in its own handle.
     fn change(&self, inode: &Inode, change: Change, edit: impl FnOnce(&mut super::draft::Draft)) -> u64 {
-        let edited = Journaled::run(self.volume.state(), 1, |blocks| {
+        let edited = Journaled::run(self.volume.state(), "a test", 1, |blocks| {
             let mut draft = inode.edit(blocks)?;
             edit(&mut draft);
             draft.store(blocks, change)?;
@@ -269,7 +269,7 @@ fn no_change_is_lost() {
 fn a_change_that_cannot_be_stored_is_not_seen() {
     let bed = Bed::new(1, 1 << 20);
     let inode = bed.inode(bed.ino(0));
-    let edited: Result<()> = Journaled::run(bed.volume.state(), 0, |blocks| {
+    let edited: Result<()> = Journaled::run(bed.volume.state(), "a test", 0, |blocks| {
         let mut draft = inode.edit(blocks)?;
         draft.disk.uid = 7;
         draft.store(blocks, Change::Attributes)
@@ -325,7 +325,7 @@ fn a_number_is_let_go_by_its_last_user_and_comes_back_as_another_inode() {
     assert_eq!(state.leavers().take(), Some(ino));
     state.forget(ino);
     // The number is reused.
-    Journaled::run(state, 1, |blocks| {
+    Journaled::run(state, "a test", 1, |blocks| {
         let mut draft = super::draft::Draft::load(blocks, ino)?;
         (draft.disk.links, draft.disk.generation) = (1, generation + 1);
         draft.store(blocks)

@@ -218,7 +218,7 @@ fn a_full_volume_changes_nothing_and_aborts_no_journal() {
     };
     let before = (contents(), draft.disk.clone());
     let convert = |allocator: &mut Allocator, draft: &mut Draft| {
-        Journaled::run(ground, credits, |blocks| {
+        Journaled::run(ground, "a test", credits, |blocks| {
             edit::convert(blocks, allocator, draft, middle - 6..middle - 2, false)
         })
     };

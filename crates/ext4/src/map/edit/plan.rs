@@ -3,6 +3,7 @@
 use crate::alloc::Space;
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
+use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -181,9 +182,13 @@ impl<N: Node> MapEdit<N> {
                     stored
                 }
                 _ if homes.contains_key(&block) => {
+                    blocks.describe(home(block), Role::Map(draft.ino));
                     blocks.fresh(home(block), |bytes| node.encode(bytes, seed))?
                 }
-                _ => blocks.change(block, |bytes| node.encode(bytes, seed))?,
+                _ => {
+                    blocks.describe(block, Role::Map(draft.ino));
+                    blocks.change(block, |bytes| node.encode(bytes, seed))?
+                }
             };
             // Every node of an edit can be encoded, since its input was checked.
             stored?;

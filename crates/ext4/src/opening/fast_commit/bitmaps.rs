@@ -161,7 +161,7 @@ impl Groups {
         };
         put_bit(bitmap, index, used);
         descriptor.used_dirs = descriptor.used_dirs.saturating_add_signed(directories);
-        if used { reach(canvas, descriptor, index) } else { Ok(()) }
+        if used { reach(canvas, group, descriptor, index) } else { Ok(()) }
     }
 
     /// Marks `before` free, then `after` used, and updates the groups' descriptors. `after` is sorted and disjoint.
