@@ -22,17 +22,21 @@ pub(crate) fn id_of(metadata: &Metadata) -> u64 {
     }
 }
 
-/// A node that the kernel knows, and how often it was told so.
-struct Known {
-    node: Node,
-    lookups: u64,
+/// A part of the table.
+#[derive(Default)]
+struct Shard {
+    /// How often the kernel was told a node, by its number.
+    lookups: HashMap<u64, u64>,
+    /// Those of them that have lost their last name, or never had one: nothing else keeps them.
+    nameless: HashMap<u64, Node>,
 }
 
-/// The nodes that the kernel knows. They stay usable until it forgets them, also without a name.
+/// The nodes that the kernel knows. They stay usable until it forgets them, also without a name. One with a name takes
+/// a few bytes: its inode is found by its number.
 pub(crate) struct Nodes {
     volume: Volume,
     root: Node,
-    shards: Vec<Mutex<HashMap<u64, Known>>>,
+    shards: Vec<Mutex<Shard>>,
 }
 
 impl Nodes {
@@ -45,7 +49,7 @@ impl Nodes {
         Ok(Nodes { volume: volume.clone(), root: volume.root()?, shards })
     }
 
-    fn shard(&self, id: u64) -> &Mutex<HashMap<u64, Known>> {
+    fn shard(&self, id: u64) -> &Mutex<Shard> {
         &self.shards[id as usize % SHARDS]
     }
 
@@ -55,14 +59,30 @@ impl Nodes {
             return;
         }
         let mut shard = self.shard(id).lock();
-        match shard.get_mut(&id) {
-            Some(known) => {
-                known.lookups += 1;
-                drop(shard);
-                // Outside the lock: it may be the last reference, whose drop frees an inode.
-                drop(node);
-            }
-            None => drop(shard.insert(id, Known { node, lookups: 1 })),
+        *shard.lookups.entry(id).or_default() += 1;
+        // Whoever removes the last name looks here after that, so one of the two sees the other.
+        if node.attributes().links > 0 || shard.nameless.contains_key(&id) {
+            // Outside the lock: it may be the last reference, whose drop frees an inode.
+            drop(shard);
+            drop(node);
+        } else {
+            shard.nameless.insert(id, node);
+        }
+    }
+
+    /// Keeps a node that has lost a name, if it was the last one and the kernel knows it.
+    pub(crate) fn name_removed(&self, node: Node) {
+        let found = node.attributes();
+        if found.links > 0 {
+            return;
+        }
+        let id = id_of(&found);
+        let mut shard = self.shard(id).lock();
+        if shard.lookups.contains_key(&id) && !shard.nameless.contains_key(&id) {
+            shard.nameless.insert(id, node);
+        } else {
+            drop(shard);
+            drop(node);
         }
     }
 
@@ -74,9 +94,12 @@ impl Nodes {
         if id == ROOT {
             return Ok(self.root.clone());
         }
-        if let Some(known) = self.shard(id).lock().get(&id) {
-            return Ok(known.node.clone());
+        let shard = self.shard(id).lock();
+        if let Some(node) = shard.nameless.get(&id) {
+            return Ok(node.clone());
         }
+        let known = shard.lookups.contains_key(&id);
+        drop(shard);
         let stale = Errno(libc::ESTALE);
         let ino = Ino::nonzero(id as u32).ok_or(stale)?;
         // Reserved ones are the file system's own.
@@ -85,21 +108,22 @@ impl Nodes {
         }
         let node = self.volume.node(ino, Some((id >> 32) as u32)).map_err(|error| match error {
             // No inode has this number, or it holds none that was ever used.
-            uext4::Error::Corrupt(_) | uext4::Error::Invalid(_) | uext4::Error::NotFound => stale,
+            uext4::Error::Corrupt(_) | uext4::Error::Invalid(_) | uext4::Error::NotFound if !known => stale,
             other => other.into(),
         })?;
-        if node.attributes().links == 0 { Err(stale) } else { Ok(node) }
+        if known || node.attributes().links > 0 { Ok(node) } else { Err(stale) }
     }
 
     /// Takes back look-ups.
     pub(crate) fn forget(&self, id: u64, lookups: u64) {
         let mut shard = self.shard(id).lock();
-        let Some(known) = shard.get_mut(&id) else { return };
-        known.lookups = known.lookups.saturating_sub(lookups);
-        if known.lookups > 0 {
+        let Some(known) = shard.lookups.get_mut(&id) else { return };
+        *known = known.saturating_sub(lookups);
+        if *known > 0 {
             return;
         }
-        let gone = shard.remove(&id);
+        shard.lookups.remove(&id);
+        let gone = shard.nameless.remove(&id);
         drop(shard);
         drop(gone);
     }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::FileExt;
 use uext4::BufferPool;
-use uext4_testkit::{Need, Rng, requirement};
+use uext4_testkit::{Need, Rng, VolumeBuilder, requirement};
 
 /// Largest size of the file.
 const MOST: u64 = 3 << 20;
@@ -236,6 +236,42 @@ fn root_mappings_agree_with_reads_and_writes() {
     let output =
         std::process::Command::new("python3").args(["-c", MAPS]).arg(mounted.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    mounted.unmount();
+    volume.assert_clean();
+}
+
+#[test]
+fn root_short_files_live_inside_their_inodes() {
+    if !requirement::require("mount::data::inline", &NEEDS) {
+        return;
+    }
+    // The kernel must not truncate such files: e2fsck is the judge.
+    let volume = VolumeBuilder::new(64 << 20).args(["-b", "4096", "-O", "inline_data"]).build();
+    let mounted = Mounted::new(volume.path(), "");
+    let path = |size: usize| mounted.at(format!("file{size}"));
+    for size in (0..260).step_by(13) {
+        std::fs::write(path(size), vec![size as u8; size]).unwrap();
+    }
+    drop_caches();
+    let mut aligned = BufferPool::new(4096).unwrap().take(4096).unwrap();
+    for size in (0..260).step_by(13) {
+        assert_eq!(std::fs::read(path(size)).unwrap(), vec![size as u8; size]);
+        let direct = rustix::fs::open(path(size), OFlags::RDWR | OFlags::DIRECT, Mode::empty()).unwrap();
+        let direct = File::from(direct);
+        assert_eq!(direct.read_at(&mut aligned, 0).unwrap(), size);
+        let cached = File::options().read(true).write(true).open(path(size)).unwrap();
+        match size % 4 {
+            0 => cached.set_len(6000).unwrap(),
+            1 => cached.write_all_at(b"end", 5000).unwrap(),
+            2 => direct.write_all_at(&aligned, 4096).unwrap(),
+            _ => cached.write_all_at(b"x", size as u64).unwrap(),
+        }
+        let mut read = vec![1; size];
+        cached.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(read, vec![size as u8; size], "{size}");
+        cached.set_len(size as u64 / 2).unwrap();
+        assert_eq!(std::fs::read(path(size)).unwrap(), vec![size as u8; size / 2], "{size}");
+    }
     mounted.unmount();
     volume.assert_clean();
 }

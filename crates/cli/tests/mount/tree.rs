@@ -190,6 +190,24 @@ fn root_files_without_a_name_and_handles_that_were_kept_work() {
         std::process::Command::new("sh").args(["-c", script]).current_dir(mounted.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("nonexistent") || said.contains("No such file"), "{said}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).lines().last(),
+        Some("0"),
+        "links of a removed directory"
+    );
+    // Replaced by a rename while it is open, its other name removed elsewhere.
+    std::fs::write(mounted.at("one"), "replaced").unwrap();
+    std::fs::create_dir(mounted.at("aside")).unwrap();
+    std::fs::hard_link(mounted.at("one"), mounted.at("aside/two")).unwrap();
+    let open = std::fs::File::open(mounted.at("one")).unwrap();
+    std::fs::write(mounted.at("new"), "new").unwrap();
+    std::fs::rename(mounted.at("new"), mounted.at("one")).unwrap();
+    std::fs::remove_dir_all(mounted.at("aside")).unwrap();
+    drop_caches();
+    assert_eq!((open.metadata().unwrap().nlink(), open.metadata().unwrap().len()), (0, 8));
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "replaced");
+    drop(open);
+    std::fs::remove_file(mounted.at("one")).unwrap();
     mounted.unmount();
     volume.assert_clean();
     let names: Vec<_> = volume.kernel_manifest().into_keys().collect();

@@ -98,13 +98,35 @@ impl Served {
 
     /// UNLINK.
     pub(super) fn unlink(&self, request: &Request<'_>) -> Outcome<Answer> {
-        self.nodes.get(request.header.node)?.unlink(request.name()?)?;
-        Ok(Answer::DONE)
+        let (directory, name) = (self.nodes.get(request.header.node)?, request.name()?);
+        self.removing(&directory, name, || directory.unlink(name))
     }
 
     /// RMDIR.
     pub(super) fn remove_directory(&self, request: &Request<'_>) -> Outcome<Answer> {
-        self.nodes.get(request.header.node)?.remove_dir(request.name()?)?;
+        let (directory, name) = (self.nodes.get(request.header.node)?, request.name()?);
+        self.removing(&directory, name, || directory.remove_dir(name))
+    }
+
+    /// Does what takes a name away, and keeps what it led to if the kernel knows that. The kernel changes no other name
+    /// of the directory meanwhile.
+    fn removing(
+        &self,
+        directory: &Node,
+        name: &[u8],
+        change: impl FnOnce() -> Result<(), uext4::Error>,
+    ) -> Outcome<Answer> {
+        let found = match directory.look_up(name) {
+            Ok(found) => Some(found),
+            Err(uext4::Error::NotFound) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let changed = change();
+        // After a failure, too: the name may be gone, and only the inode not freed.
+        if let Some(found) = found {
+            self.nodes.name_removed(found);
+        }
+        changed?;
         Ok(Answer::DONE)
     }
 
@@ -130,8 +152,7 @@ impl Served {
     ) -> Outcome<Answer> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVALID)?;
         let (old, new) = (self.nodes.get(request.header.node)?, self.nodes.get(directory)?);
-        old.rename(from, &new, to, flags)?;
-        Ok(Answer::DONE)
+        self.removing(&new, to, || old.rename(from, &new, to, flags))
     }
 
     /// LINK.
