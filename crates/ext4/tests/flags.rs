@@ -6,8 +6,8 @@ use common::{Image, aligned, assert_clean, assert_unchanged, open_ro, open_rw, r
 use rustix::fs::{IFlags, Mode, OFlags, ioctl_getflags, ioctl_setflags};
 use std::path::Path;
 use uext4::{
-    Error, Fallocate, InodeFlags, OpenOptions, QueueOptions, SetAttributes, Time, Volume, VolumeOptions,
-    WriteFlags,
+    Counter, Error, Fallocate, InodeFlags, OpenOptions, QueueOptions, SetAttributes, Time, Volume,
+    VolumeOptions, WriteFlags,
 };
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, e2fsck_clean, needs, with_kernel};
 
@@ -35,6 +35,50 @@ fn add(volume: &Volume, path: &str, more: InodeFlags) -> uext4::Result<()> {
 
 fn take(volume: &Volume, path: &str, less: InodeFlags) -> uext4::Result<()> {
     volume.set_flags(path, flags(volume, path) - less, true)
+}
+
+/// The flag changes what writes of files and queues do that are open already: a flush or FUA each, until it is taken.
+#[test]
+fn synchronous_holds_for_what_is_open_already() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for fua in [false, true] {
+        let device = image(&[]).device_with(|options| (options.volatile_cache, options.fua) = (true, fua));
+        let volume = open_rw(device.clone());
+        let file = volume.open_file("/file", read_write()).unwrap();
+        let mut queue = volume.queue(QueueOptions::depth(2)).unwrap();
+        let slot = queue.attach(&file).unwrap();
+        let counted = || {
+            let stats = volume.stats();
+            stats.get(Counter::Flushes) + stats.get(Counter::FuaWrites)
+        };
+        let mut each = |durable: bool| {
+            let mut buffer = aligned(4096);
+            buffer.fill(7);
+            for how in 0..4 {
+                let before = counted();
+                match how {
+                    0 => assert_eq!(file.write_at(&buffer, 0).unwrap(), 4096),
+                    1 => assert_eq!(file.write_any_at(&buffer[..100], 50, WriteFlags::empty()).unwrap(), 100),
+                    _ => {
+                        queue.write(slot, 4096, queue.buffer(4096).unwrap(), WriteFlags::empty(), 1).unwrap();
+                        assert!(queue.wait(1).unwrap().all(|done| done.result.is_ok()));
+                    }
+                }
+                assert_eq!(counted() > before, durable, "{how}, fua {fua}");
+            }
+        };
+        for _ in 0..2 {
+            each(false);
+            add(&volume, "/file", InodeFlags::SYNC).unwrap();
+            file.sync_all().unwrap();
+            each(true);
+            take(&volume, "/file", InodeFlags::SYNC).unwrap();
+            file.sync_all().unwrap();
+        }
+        drop((queue, file));
+        volume.close().unwrap();
+        assert_clean(&*device);
+    }
 }
 
 /// What `FS_IOC_SETFLAGS` shows and takes.

@@ -9,7 +9,7 @@ use crate::crash_named::layouts;
 
 use common::scene::{Made, Scene};
 use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_only};
-use layouts::{CLUSTERS, INLINE, LARGE, Layout, MIDDLE, NO_SUMS, SMALL};
+use layouts::{CLUSTERS, INLINE, INLINE_1024, LARGE, Layout, MIDDLE, NO_SUMS, SMALL};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -216,8 +216,15 @@ fn one(scene: &mut Scene, layout: Layout) {
     }
     let size = scene.size(&path);
     let unit = *scene.rng.pick(&[1, 512, 4096]);
-    let pos = (scene.rng.below(size + size / 8 + 3000) / unit * unit).min(MOST);
-    let length = (1 + scene.rng.below(24)) * unit.max(64);
+    let mut pos = (scene.rng.below(size + size / 8 + 3000) / unit * unit).min(MOST);
+    let mut length = (1 + scene.rng.below(24)) * unit.max(64);
+    if layout.has_inline_data() && scene.rng.below(4) > 0 {
+        // Short files stay in their inode; the others make room for new ones.
+        if !scene.files[&path].file.is_inline() && scene.rng.below(8) == 0 {
+            return scene.remove(&path, false);
+        }
+        (pos, length) = (scene.rng.below(100), 1 + scene.rng.below(60));
+    }
     let flags = *scene.rng.pick(&[PLAIN, PLAIN, WriteFlags::DSYNC, WriteFlags::SYNC]);
     match kind {
         3..13 => scene.write(&path, pos, length, flags),
@@ -359,7 +366,8 @@ models! {
     clusters: CLUSTERS, OURS, 1;
     middle_blocks: MIDDLE, OURS, 1;
     large_blocks: LARGE, OURS, 1;
-    inline_volume: INLINE, OURS, 1;
+    inline_volume: INLINE, OURS, 2;
+    inline_volume_of_large_inodes: INLINE_1024, OURS, 2;
     root_small_blocks_and_the_kernel: SMALL, WITH_KERNEL, 2, Need::Loop;
     root_large_blocks_and_the_kernel: LARGE, WITH_KERNEL, 2, Need::Loop;
     root_clusters_and_the_kernel: CLUSTERS, WITH_KERNEL, 2, Need::Loop;

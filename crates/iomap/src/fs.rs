@@ -240,8 +240,6 @@ pub struct OpenFile<F: FileSystem> {
     pub switches: Switches,
     /// I/O priority of its data requests; if unset, that of the queue or of the calling thread.
     pub priority: Priority,
-    /// Whether every write is durable when it completes, as with [`WriteFlags::DSYNC`].
-    dsync: bool,
     /// Whether the file system is told of reads.
     accesses: bool,
     all_on: bool,
@@ -263,16 +261,9 @@ impl<F: FileSystem> OpenFile<F> {
             writable,
             switches,
             priority,
-            dsync: false,
             accesses: false,
             all_on: switches == Switches::ON,
         }
-    }
-
-    /// The same file with every write durable when it completes, if `dsync`.
-    #[must_use]
-    pub fn with_dsync(self, dsync: bool) -> Self {
-        OpenFile { dsync, all_on: self.all_on && !dsync, ..self }
     }
 
     /// The same file with the file system told of its reads, if `accesses`.
@@ -286,21 +277,20 @@ impl<F: FileSystem> OpenFile<F> {
         self.accesses
     }
 
-    /// The flags of a write of this file.
+    /// The flags of a write of this file. The short paths do not ask: they do not take a file that is marked
+    /// ([`InodeState::set_syncs`]).
     pub(crate) fn flags_of(&self, given: WriteFlags) -> WriteFlags {
-        if self.dsync { given | WriteFlags::DSYNC } else { given }
+        if self.state().syncs() { given | WriteFlags::DSYNC } else { given }
     }
 
     /// The same file with this priority for its data requests.
     #[must_use]
     pub fn with_priority(self, priority: Priority) -> Self {
-        let all_on =
-            self.switches == Switches::ON && priority.is_of_thread() && !self.dsync && !self.accesses;
+        let all_on = self.switches == Switches::ON && priority.is_of_thread() && !self.accesses;
         OpenFile { priority, all_on, ..self }
     }
 
-    /// Whether every switch is on, and the file has no priority and no durability of its own, and does not
-    /// keep a time of access.
+    /// Whether every switch is on, and the file has no priority of its own, and does not keep a time of access.
     #[inline(always)]
     pub(crate) fn is_all_on(&self) -> bool {
         self.all_on

@@ -77,14 +77,27 @@ impl InodeState {
     /// datasync tid first ([`InodeState::set_datasync_tid`]), and grow only over bytes that are safe to read.
     pub fn set_size(&self, size: u64, disk_size: u64) {
         self.size.store(size, Ordering::Release);
-        self.change_disk_size(|before| DiskSize::new(disk_size, before.is_privileged()));
+        self.change_disk_size(|before| DiskSize::marked(disk_size, before.is_privileged(), before.syncs()));
     }
 
     /// Sets whether the next write must clear privileges: set-user-id, set-group-id, capabilities. Any change that adds
     /// privileges, or finds some, sets the flag at any time. Only the change that clears the privileges clears this
     /// flag, with all other changes of them locked out.
     pub fn set_privileged(&self, privileged: bool) {
-        self.change_disk_size(|before| DiskSize::new(before.bytes(), privileged));
+        self.change_disk_size(|before| DiskSize::marked(before.bytes(), privileged, before.syncs()));
+    }
+
+    /// Sets whether every write is durable when it completes, as with `DSYNC`: from now on, however the file was
+    /// opened.
+    pub fn set_syncs(&self, syncs: bool) {
+        if self.syncs() != syncs {
+            self.change_disk_size(|before| DiskSize::marked(before.bytes(), before.is_privileged(), syncs));
+        }
+    }
+
+    /// Whether every write is durable when it completes.
+    pub fn syncs(&self) -> bool {
+        DiskSize::from_bits(self.disk_size.load(Ordering::Acquire)).syncs()
     }
 
     /// Whether the next write must clear privileges.
@@ -276,8 +289,16 @@ mod tests {
         file.set_size(6000, 5000);
         let disk_size = file.view().disk_size;
         assert_eq!((disk_size.bytes(), disk_size.is_privileged(), disk_size.plain()), (5000, true, 0));
+        let changes = file.changes();
+        file.set_syncs(true);
+        assert!(file.syncs() && file.is_privileged() && file.changes() != changes);
+        file.set_size(7000, 6000);
         file.set_privileged(false);
-        assert_eq!(file.view().disk_size, DiskSize::new(5000, false));
+        let disk_size = file.view().disk_size;
+        assert_eq!((disk_size.bytes(), disk_size.is_privileged(), disk_size.plain()), (6000, false, 0));
+        assert!(file.syncs());
+        file.set_syncs(false);
+        assert_eq!(file.view().disk_size, DiskSize::new(6000, false));
     }
 
     /// More files than a thread keeps snapshots of, each asked in turn for its last block: some snapshots are borrowed

@@ -9,34 +9,59 @@ use crate::mapping::{MapKind, Piece, Range, State};
 use crate::switches::Routing;
 use uext4_blockdev::Capabilities;
 
-/// The size in the on-disk inode (`i_disksize`), in bytes, and whether the file has privileges that the next write
-/// takes away: set-user-id, set-group-id, capabilities.
+/// The size in the on-disk inode (`i_disksize`), in bytes, and what else a write has to look at: whether the file has
+/// privileges that the next write takes away (set-user-id, set-group-id, capabilities), and whether every write of it
+/// is durable when it completes (`chattr +S`).
 ///
-/// One number holds both: overwrites check the size anyway, so the second check is free.
+/// One number holds all of it: overwrites check the size anyway, so the other checks are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSize(i64);
 
+/// Bits of a size with marks, which is negative.
+const PRIVILEGED: i64 = 1 << 62;
+const SYNCS: i64 = 1 << 61;
+/// The rest of it. No file with marks is longer.
+const BYTES: i64 = SYNCS - 1;
+
 impl DiskSize {
-    /// A size. Sizes end at 2⁶³ - 1.
+    /// A size. Sizes end at 2⁶³ - 1, with marks at 2⁶¹ - 1.
     #[inline]
     pub const fn new(bytes: u64, privileged: bool) -> Self {
-        let bytes = if bytes > i64::MAX as u64 { i64::MAX } else { bytes as i64 };
-        DiskSize(if privileged { !bytes } else { bytes })
+        DiskSize::marked(bytes, privileged, false)
+    }
+
+    /// The same of a file whose writes are durable if `syncs`.
+    #[inline]
+    pub const fn marked(bytes: u64, privileged: bool, syncs: bool) -> Self {
+        let most = if privileged || syncs { BYTES } else { i64::MAX };
+        let bytes = if bytes > most as u64 { most } else { bytes as i64 };
+        match (privileged, syncs) {
+            (false, false) => DiskSize(bytes),
+            (true, false) => DiskSize(i64::MIN | PRIVILEGED | bytes),
+            (false, true) => DiskSize(i64::MIN | SYNCS | bytes),
+            (true, true) => DiskSize(i64::MIN | PRIVILEGED | SYNCS | bytes),
+        }
     }
 
     /// The size in bytes.
     #[inline]
     pub const fn bytes(self) -> u64 {
-        (if self.0 < 0 { !self.0 } else { self.0 }) as u64
+        (if self.0 < 0 { self.0 & BYTES } else { self.0 }) as u64
     }
 
     /// Whether a write takes privileges away.
     #[inline]
     pub const fn is_privileged(self) -> bool {
-        self.0 < 0
+        self.0 < 0 && self.0 & PRIVILEGED != 0
     }
 
-    /// Bytes that can be overwritten without changing the inode.
+    /// Whether every write is durable when it completes.
+    #[inline]
+    pub const fn syncs(self) -> bool {
+        self.0 < 0 && self.0 & SYNCS != 0
+    }
+
+    /// Bytes that can be overwritten without looking at anything else.
     #[inline(always)]
     pub const fn plain(self) -> u64 {
         if self.0 < 0 { 0 } else { self.0 as u64 }
@@ -89,6 +114,13 @@ impl View {
     /// Whether a write of `range` changes the inode, whatever its blocks are: its size, or its privileges.
     #[inline(always)]
     pub(crate) fn is_changed_by(&self, range: Range) -> bool {
+        self.is_extended_by(range) || self.disk_size.is_privileged()
+    }
+
+    /// Whether a write of `range` may need more than its data: it changes the inode, or the file has a mark that the
+    /// short paths do not know.
+    #[inline(always)]
+    pub(crate) fn is_marked_for(&self, range: Range) -> bool {
         // Ranges end before 2^63.
         range.end() > self.size || range.end() as i64 > self.disk_size.0
     }

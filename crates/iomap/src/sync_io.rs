@@ -326,6 +326,7 @@ impl<F: FileSystem> Engine<F> {
         mapping: Mapping,
     ) -> Result<usize, F::Error> {
         let flow = Flow { exclusive: false, nowait: flags.contains(WriteFlags::NOWAIT), mapping };
+        let request = &Request { sync: file.flags_of(flags).sync(), ..*request };
         let (outcome, durability) = self.carry_out(file, data, request, flow, &mut self.helper())?;
         outcome?;
         self.make_durable_after(file, durability)?;

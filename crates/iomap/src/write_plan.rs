@@ -139,7 +139,7 @@ pub fn plan_shared_overwrite<R: Routing>(
     device: &Capabilities,
     routing: R,
 ) -> Option<Plan> {
-    if view.is_changed_by(request.range) || !shares_gate(request, view.block_bits, routing) {
+    if view.is_marked_for(request.range) || !shares_gate(request, view.block_bits, routing) {
         return None;
     }
     Some(plan_overwrite(request, view, device, routing))

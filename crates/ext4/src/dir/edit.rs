@@ -193,6 +193,12 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
             return self.rewrite(number, |row| row::put(row, gap, &entry, &format));
         }
         if self.draft.disk.has_inline_data() {
+            let superblock = &self.blocks.ground().superblock;
+            if inline::extend(superblock, self.draft, needed)?
+                && let (_, Some((number, gap))) = inline::survey(superblock, self.draft, &mut wanted, needed)?
+            {
+                return self.rewrite(number, |row| row::put(row, gap, &entry, &format));
+            }
             let (parent, mut records) = inline::entries(self.superblock(), self.draft)?;
             records.push(entry.bytes(&format)?);
             return self.found(parent, records);

@@ -12,7 +12,7 @@ use crate::inode::Inode;
 use crate::inode::core::InodeValue;
 use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
-use uext4_ondisk::ext4::{DirBlock, DirEntry as DiskEntry, DirFormat, Superblock};
+use uext4_ondisk::ext4::{DirBlock, DirEntry as DiskEntry, DirFormat, I_BLOCK_SIZE, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 
 /// Bytes of the parent's number.
@@ -134,6 +134,23 @@ pub(super) fn entries(superblock: &Superblock, draft: &Draft) -> Result<(Ino, Ve
         all.extend(records.map_err(|corrupt| corrupt.in_inode(draft.ino))?);
     }
     Ok((directory.parent, all))
+}
+
+/// Gives a directory without a second row all the room beside its attributes for one, as Linux does, if an entry of
+/// `needed` bytes fits there. Returns whether it did.
+pub(super) fn extend(superblock: &Superblock, draft: &mut Draft, needed: u32) -> Result<bool> {
+    if !edit::value(superblock, draft)?.is_empty() {
+        return Ok(false);
+    }
+    let room = edit::room(superblock, draft)?;
+    if room < needed as usize {
+        return Ok(false);
+    }
+    let mut second = vec![0; room];
+    row::fill(&mut second, [], &DirFormat::new(superblock))?;
+    edit::set_value(superblock, draft, &second)?;
+    draft.disk.size = (I_BLOCK_SIZE + room) as u64;
+    Ok(true)
 }
 
 /// Changes one of the two rows.

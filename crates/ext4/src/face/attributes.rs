@@ -98,8 +98,8 @@ impl Volume {
     /// Sets the flags of a file, as `chattr` ([`SetAttributes::flags`]). Immutable: nothing of the file can be changed,
     /// also through files that are open already. Append-only: it can only be opened for appending
     /// ([`File::append`](crate::File::append)); files that are open for writing stay so, as in Linux. Synchronous: each
-    /// write of a file that is opened from now on is durable, and each change of names in a directory (also with
-    /// [`InodeFlags::DIRSYNC`]).
+    /// write from now on is durable, also through files that are open already, and each change of names in a directory
+    /// (also with [`InodeFlags::DIRSYNC`]).
     ///
     /// # Errors
     /// As of [`Node::set_attributes`]; those of resolving the path.

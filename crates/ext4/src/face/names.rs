@@ -12,7 +12,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::options::{Atime, Create, OpenOptions};
 use crate::ground::state::ROOT;
 use crate::inline::InlineData;
-use crate::inode::metadata::{FileKind, InodeFlags, Metadata};
+use crate::inode::metadata::{FileKind, Metadata};
 use crate::inode::{Inode, check_append, check_overwrite};
 use crate::map;
 use crate::operations::create::{self, NewFile};
@@ -113,10 +113,9 @@ impl Volume {
         }
         let switches = options.switches.unwrap_or(self.shared.options.switches);
         let accesses = self.state().atime != Atime::Off;
-        let dsync = inode.disk().flags.contains(InodeFlags::SYNC);
         let open = |readable, writable| {
             let open = OpenFile::new(inode.clone(), readable, writable, switches);
-            open.with_priority(options.priority).with_dsync(dsync).with_access(accesses)
+            open.with_priority(options.priority).with_access(accesses)
         };
         let tail = options.append.then(|| open(false, true));
         let open = open(options.read, options.write);

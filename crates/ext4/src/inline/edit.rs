@@ -47,20 +47,44 @@ pub(crate) fn contents(superblock: &Superblock, draft: &Draft) -> Result<Vec<u8>
     Ok(contents)
 }
 
+/// The attributes in the record, and the bytes that they may take; `None` if it has no room for any.
+fn record(superblock: &Superblock, draft: &Draft) -> Result<Option<(XattrList, usize)>> {
+    let bytes = draft.raw.get(draft.disk.xattr_range(superblock)).unwrap_or_default();
+    if draft.disk.extra_isize == 0 || bytes.len() < MAGIC_SIZE + END_SIZE {
+        return Ok(None);
+    }
+    let area = XattrArea::in_inode(bytes, &XattrFormat::new(superblock));
+    let area = area.map_err(|corrupt| Error::from(corrupt.in_inode(draft.ino)))?;
+    let list = area.as_ref().map(XattrList::from).unwrap_or_default();
+    Ok(Some((list, bytes.len() - MAGIC_SIZE)))
+}
+
+/// How many more bytes the second part of the contents could have.
+///
+/// # Errors
+/// [`Error::Corrupt`] of the attributes.
+pub(crate) fn room(superblock: &Superblock, draft: &Draft) -> Result<usize> {
+    Ok(record(superblock, draft)?.map_or(0, |(list, most)| most.saturating_sub(list.size()) / 4 * 4))
+}
+
+/// Sets the second part of the contents, which has room.
+///
+/// # Errors
+/// [`Error::Corrupt`] of the attributes; [`Error::Invalid`] if it does not fit. Nothing was changed then.
+pub(crate) fn set_value(superblock: &Superblock, draft: &mut Draft, value: &[u8]) -> Result<()> {
+    let (mut list, _) = record(superblock, draft)?.unwrap_or_default();
+    list.set(ListedXattr::here(XattrIndex::System, ATTRIBUTE, value, false));
+    let range = draft.disk.xattr_range(superblock);
+    Ok(list.encode_in_inode(&mut draft.raw[range])?)
+}
+
 /// Makes these the contents of a regular file that is inline, or has an empty map. Returns whether they fit beside its
 /// attributes; nothing was changed otherwise.
 ///
 /// # Errors
 /// [`Error::Corrupt`] of the attributes.
 pub(crate) fn store(superblock: &Superblock, draft: &mut Draft, contents: &[u8]) -> Result<bool> {
-    let range = draft.disk.xattr_range(superblock);
-    let bytes = draft.raw.get(range.clone()).unwrap_or_default();
-    if draft.disk.extra_isize == 0 || bytes.len() < MAGIC_SIZE + END_SIZE {
-        return Ok(false);
-    }
-    let area = XattrArea::in_inode(bytes, &XattrFormat::new(superblock));
-    let area = area.map_err(|corrupt| Error::from(corrupt.in_inode(draft.ino)))?;
-    let mut list = area.as_ref().map(XattrList::from).unwrap_or_default();
+    let Some((mut list, most)) = record(superblock, draft)? else { return Ok(false) };
     let is_new = !draft.disk.has_inline_data();
     if is_new && list.find(XattrIndex::System, ATTRIBUTE).is_some() {
         return Ok(false);
@@ -68,9 +92,10 @@ pub(crate) fn store(superblock: &Superblock, draft: &mut Draft, contents: &[u8])
     let (first, rest) = contents.split_at(contents.len().min(I_BLOCK_SIZE));
     list.set(ListedXattr::here(XattrIndex::System, ATTRIBUTE, rest, false));
     let spare = if is_new && rest.is_empty() { NEW_SPARE } else { 0 };
-    if MAGIC_SIZE + list.size() + spare > bytes.len() {
+    if list.size() + spare > most {
         return Ok(false);
     }
+    let range = draft.disk.xattr_range(superblock);
     list.encode_in_inode(&mut draft.raw[range])?;
     draft.disk.i_block = [0; I_BLOCK_SIZE];
     draft.disk.i_block[..first.len()].copy_from_slice(first);

@@ -12,6 +12,7 @@ use parking_lot::MutexGuard;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use uext4_ondisk::Pblk;
+use uext4_ondisk::ext4::InodeFlags;
 
 /// What kind of change it is, for `fsync` and `fdatasync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +116,9 @@ impl<'a> Edit<'a> {
         self.draft.store_in_chain(blocks)?;
         let Draft { ino, disk, raw, .. } = &self.draft;
         let core = InodeValue::new(blocks.ground(), *ino, disk.clone(), raw, self.told);
+        let syncs = core.flags.contains(InodeFlags::SYNC);
         *self.inode.core.lock() = Arc::new(core);
+        state.set_syncs(syncs);
         Ok(())
     }
 }

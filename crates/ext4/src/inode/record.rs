@@ -99,6 +99,7 @@ impl Ground {
         let bits = self.superblock.geometry.block_size_log();
         let kind_of_map = self.map_kind(ino, &disk);
         let state = InodeState::new(disk.size, bits, self.committed.clone()).with_kind(kind_of_map);
+        state.set_syncs(disk.flags.contains(InodeFlags::SYNC));
         // The record may include changes that are not durable. Asked after reading: an inode changes in memory first,
         // so changes of a later transaction are not in this record.
         if let Some(tid) = self.newest_uncommitted() {

@@ -76,6 +76,11 @@ impl Layout {
         image
     }
 
+    /// Whether short files live in their inodes.
+    pub fn has_inline_data(self) -> bool {
+        self.args.contains(&"inline_data")
+    }
+
     /// Bytes of a block, or of a cluster.
     pub fn unit(self) -> u64 {
         let after = |option: &str| {
