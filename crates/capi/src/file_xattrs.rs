@@ -67,5 +67,6 @@ pub unsafe extern "C" fn uext4_fremovexattr(file: *mut uext4_file, attribute: *c
 
 /// Flags of C.
 pub(crate) fn xattr_flags(flags: u32) -> Result<XattrFlags> {
-    XattrFlags::from_bits(flags).ok_or_else(|| Fault::invalid("flags of an attribute"))
+    let flags = XattrFlags::from_bits(flags).filter(|flags| !flags.contains(XattrFlags::LIMITED));
+    flags.ok_or_else(|| Fault::invalid("flags of an attribute"))
 }

@@ -10,8 +10,8 @@ use rustix::fs::{XattrFlags as Flags, lremovexattr, lsetxattr};
 use std::collections::BTreeMap;
 use std::path::Path;
 use uext4::{
-    Acl, AclEntry, AclTag, Caller, Error, Fallocate, Ino, OpenOptions, StatFs, Volume, VolumeOptions,
-    XattrFlags,
+    Acl, AclEntry, AclTag, Caller, Error, Fallocate, Ino, OpenOptions, QuotaKind, QuotaLimit, QuotaLimits,
+    StatFs, Volume, VolumeOptions, WriteFlags, XattrFlags,
 };
 use uext4_ondisk::CorruptKind;
 use uext4_testkit::fixture::pattern;
@@ -384,6 +384,56 @@ fn without_room_nothing_changes() {
     }
 }
 
+/// Limits hold for the size of a value and its inode, shared or not, and for the block of others.
+#[test]
+fn limits_of_quota_hold_for_values() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for args in [LAYOUTS[2], LAYOUTS[4], LAYOUTS[6]] {
+        let device = image(args).device();
+        let volume = open_rw(device.clone());
+        for path in ["/a", "/b"] {
+            volume.set_owner(path, Some(1000), None, false).unwrap();
+        }
+        let usage = || volume.quota(QuotaKind::User, 1000).unwrap().unwrap();
+        let set =
+            |path: &str, name: &str, size, flags| volume.set_xattr(path, name, value(1, size), flags, false);
+        let before = usage();
+        let limits =
+            |blocks_hard, inodes_hard| QuotaLimits { blocks_hard, inodes_hard, ..QuotaLimits::default() };
+        let refused = |done: uext4::Result<()>, limit| match done {
+            Err(Error::QuotaExceeded { kind: QuotaKind::User, id: 1000, limit: found }) => {
+                assert_eq!(found, limit)
+            }
+            other => panic!("{args:?}: {other:?}"),
+        };
+        volume.set_quota(QuotaKind::User, 1000, &limits(before.bytes / 1024 + 100, 3)).unwrap();
+        set("/a", "user.one", 40_000, XattrFlags::LIMITED).unwrap();
+        // The inode is shared, and counted again.
+        refused(set("/b", "user.one", 40_000, XattrFlags::LIMITED), QuotaLimit::Inodes);
+        volume.set_quota(QuotaKind::User, 1000, &limits(before.bytes / 1024 + 70, 9)).unwrap();
+        refused(set("/b", "user.one", 40_000, XattrFlags::LIMITED), QuotaLimit::Space);
+        let file = volume.open_file("/b", read_write().limited(true)).unwrap();
+        refused(file.set_xattr("user.one", value(1, 40_000), ANY), QuotaLimit::Space);
+        drop(file);
+        assert_eq!(usage().inodes, before.inodes + 1);
+        set("/b", "user.one", 40_000, ANY).unwrap();
+        assert_eq!((usage().inodes, usage().bytes > before.bytes + 80_000), (before.inodes + 2, true));
+        for path in ["/a", "/b"] {
+            volume.remove_xattr(path, "user.one", false).unwrap();
+        }
+        assert_eq!((usage().inodes, usage().bytes), (before.inodes, before.bytes));
+        let most = i64::MAX as u64;
+        for (blocks, inodes, fits) in
+            [(most / 1024, most, true), (most / 1024 + 1, 0, false), (0, most + 1, false)]
+        {
+            let set = volume.set_quota(QuotaKind::User, 1000, &limits(blocks, inodes));
+            assert_eq!(set.map_or_else(|error| error.errno(), |()| 0), if fits { 0 } else { libc::ERANGE });
+        }
+        volume.close().unwrap();
+        assert_clean(&*device);
+    }
+}
+
 /// Threads set, replace and remove a few equal values on files of their own.
 #[test]
 fn threads_share_values() {
@@ -473,4 +523,38 @@ fn damaged_values_are_refused() {
         drop(open_rw(untouched.clone()).remove_file("/a"));
         assert_unchanged(&image, &*untouched);
     }
+}
+
+/// The blocks of a value that is in the log are freed and hold data when the power goes: recovery leaves the data.
+#[test]
+fn recovery_does_not_write_freed_values_over_data() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = image(LAYOUTS[2]).device();
+    let volume = open_to_the_last(device.clone());
+    let filler = volume.open_file("/c", read_write()).unwrap();
+    let mut size = 32 << 20;
+    while size >= 1024 {
+        if filler.fallocate(Fallocate::Allocate, filler.size(), size).is_err() {
+            size /= 2;
+        }
+    }
+    filler.set_len(filler.size() - (60 << 10)).unwrap();
+    volume.sync_all().unwrap();
+    // Most of the few free blocks take the value, and then hold data.
+    volume.set_xattr("/a", "user.large", value(1, 40_000), ANY, false).unwrap();
+    volume.sync_all().unwrap();
+    volume.remove_xattr("/a", "user.large", false).unwrap();
+    volume.sync_all().unwrap();
+    let data = volume.open_file("/data", read_write().create(true)).unwrap();
+    let bytes = vec![b'd'; 1024];
+    while data.write_any_at(&bytes, data.size(), WriteFlags::empty()).is_ok() {}
+    data.sync_all().unwrap();
+    assert!(free(&volume).0 < 8);
+    let cut = Image::of(&*device).device();
+    let recovered = open_rw(cut.clone());
+    let file = recovered.open_file("/data", read_only()).unwrap();
+    assert!(file.size() >= 50 << 10 && read_all(&file).iter().all(|byte| *byte == b'd'));
+    drop(file);
+    recovered.close().unwrap();
+    assert_clean(&*cut);
 }

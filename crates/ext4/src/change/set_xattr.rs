@@ -8,6 +8,7 @@ use super::privileges::{CAPABILITY, most_credits};
 use super::value_inodes::note_values;
 use crate::ground::error::{AttributeError, Error, Result};
 use crate::ground::journaled::Journaled;
+use crate::ground::quota::Ids;
 use crate::ground::state::{Ground, ROOT, is_system_file};
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
@@ -49,7 +50,7 @@ fn split(name: &[u8]) -> Result<(XattrIndex, &[u8])> {
 
 impl<'a> Wanted<'a> {
     fn new(name: &'a [u8], value: Option<&'a [u8]>, flags: XattrFlags) -> Result<Wanted<'a>> {
-        if flags.contains(XattrFlags::all()) {
+        if flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) {
             return Err(Error::Invalid("an attribute can be created or replaced, not both".into()));
         }
         let (space, rest) = split(name)?;
@@ -104,6 +105,7 @@ impl Files<'_> {
     /// [`Error::Attribute`], [`Error::Invalid`], [`Error::TooLarge`]; [`Error::NotPermitted`];
     /// [`Error::NoAttribute`] if it must exist, [`Error::Exists`] if it must not;
     /// [`Limit::Attributes`](crate::Limit::Attributes) if it does not fit; [`Error::NoSpace`];
+    /// [`Error::QuotaExceeded`];
     /// [`Error::Incompatible`], [`Error::Corrupt`]. Nothing was changed then.
     pub(crate) fn set_xattr(
         &self,
@@ -121,9 +123,13 @@ impl Files<'_> {
                 let mut edit = inode.edit(blocks)?;
                 let _readers_wait = inode.attributes.write();
                 wanted.check(self.state, inode)?;
+                let limited = flags.contains(XattrFlags::LIMITED) || inode.is_limited();
+                if limited {
+                    edit.obey_limits(blocks)?;
+                }
                 let lists = self.load_attributes(blocks, &edit)?;
                 let mode = edit.disk.mode;
-                if !self.set_in(blocks, &mut edit, lists, &wanted)? && edit.disk.mode == mode {
+                if !self.set_in(blocks, &mut edit, lists, &wanted, limited)? && edit.disk.mode == mode {
                     return Ok(());
                 }
                 edit.stamp(now(), false);
@@ -150,6 +156,7 @@ impl Files<'_> {
         draft: &mut Draft,
         mut lists: Lists,
         wanted: &Wanted<'_>,
+        limited: bool,
     ) -> Result<bool> {
         let mut mode = draft.disk.mode;
         match wanted {
@@ -170,6 +177,11 @@ impl Files<'_> {
             Wanted::Acl { kind, acl } => acl::set_in(&mut lists, &mut mode, *kind, acl.as_ref())?,
         }
         let changed = lists.are_changed();
+        if limited && lists.has_more_values() {
+            // A value in an inode of its own counts for one.
+            let (uid, gid) = (draft.disk.uid, draft.disk.gid);
+            self.check_new_inode(blocks, Ids { uid, gid, project: draft.disk.project.unwrap_or(0) })?;
+        }
         self.store_attributes(blocks, draft, lists)?;
         draft.disk.mode = mode;
         Ok(changed)

@@ -47,6 +47,7 @@ impl Volume {
     /// ([`OpenOptions::limited`](crate::OpenOptions::limited)). Durable after the next sync that commits.
     ///
     /// # Errors
+    /// [`Limit::Quota`](crate::Limit::Quota) above 2^63 - 1 bytes or inodes;
     /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace) for a new entry, with
     /// nothing changed; those of [`Volume::quota`].
     pub fn set_quota(&self, kind: QuotaKind, id: u32, limits: &QuotaLimits) -> Result<()> {

@@ -226,6 +226,9 @@ pub enum Limit {
     /// The extended attributes of an inode take all room they can have.
     #[error("the extended attributes of one inode have no room for it")]
     Attributes,
+    /// A limit of quota is larger than Linux takes.
+    #[error("limits of quota end at 2^63 - 1 bytes and inodes")]
+    Quota,
 }
 
 /// Why an extended attribute cannot be set.
@@ -254,6 +257,7 @@ impl Limit {
         match self {
             Limit::Links => libc::EMLINK,
             Limit::Map => libc::EFBIG,
+            Limit::Quota => libc::ERANGE,
             Limit::Directory | Limit::Attributes => libc::ENOSPC,
         }
     }

@@ -5,7 +5,7 @@ use super::limits::{seconds, set_timers};
 use crate::change::Files;
 use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;
-use crate::ground::error::{Error, Result};
+use crate::ground::error::{Error, Limit, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::quota::{Quota, QuotaFile};
 use crate::ground::state::Ground;
@@ -149,9 +149,17 @@ impl Files<'_> {
     /// Sets the limits of a number, in a handle.
     ///
     /// # Errors
+    /// [`Limit::Quota`](crate::Limit::Quota);
     /// [`Error::NotSupported`], [`Error::NoSpace`] for a new entry; [`Error::Corrupt`]; those of the journal.
     pub(crate) fn set_quota(&self, kind: QuotaKind, id: u32, limits: &QuotaLimits) -> Result<()> {
         let (quota, file) = self.quota(kind)?;
+        // As Linux: at most 2^63 - 1 bytes and inodes.
+        let most = i64::MAX as u64;
+        let (blocks, inodes) =
+            (limits.blocks_soft.max(limits.blocks_hard), limits.inodes_soft.max(limits.inodes_hard));
+        if blocks > most / 1024 || inodes > most {
+            return Err(Error::Limit(Limit::Quota));
+        }
         self.with_room(|| {
             Journaled::run(self.state, "set quota", 1, |blocks| {
                 let Some(place) = file.place(blocks, id)? else {

@@ -226,6 +226,11 @@ impl Lists {
         Ok(left)
     }
 
+    /// Whether more values are in inodes of their own than in the lists as they were loaded.
+    pub(crate) fn has_more_values(&self) -> bool {
+        values::of(&self.record).chain(values::of(&self.block)).count() > self.values_before()
+    }
+
     /// How many values of the lists as they were loaded are in inodes of their own.
     pub(crate) fn values_before(&self) -> usize {
         values::of(&self.before.0).chain(values::of(&self.before.1)).count()

@@ -33,13 +33,17 @@ use uext4_ondisk::{Corrupt, CorruptKind, Ino};
 pub const XATTR_SIZE_MAX: u32 = 65_536;
 
 bitflags::bitflags! {
-    /// Whether an attribute that is set must be a new one. Access control lists ignore both, as in Linux.
+    /// Whether an attribute that is set must be a new one, which access control lists ignore, as in Linux; and whether
+    /// limits hold.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct XattrFlags: u32 {
         /// It must not exist yet.
         const CREATE = 1;
         /// It must exist.
         const REPLACE = 2;
+        /// Limits of quota hold, as for a caller other than root. They always do while the file is open with
+        /// [`OpenOptions::limited`](crate::OpenOptions::limited).
+        const LIMITED = 1 << 16;
     }
 }
 
