@@ -174,6 +174,8 @@ plays! {
     journaled_reuse: JOURNALED false, nothing, revoke_and_reuse;
     journaled_orphans: JOURNALED false, in_pieces, orphans;
     journaled_replaced: JOURNALED false, two_files, replaced;
+    everything_with_quota: QUOTA false, two_files, everything;
+    journaled_with_quota: JOURNALED_QUOTA false, two_files, everything;
 }
 
 /// A second power cut while the volume is recovered and unlinked files are freed.

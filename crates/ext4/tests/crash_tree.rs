@@ -8,7 +8,7 @@ use crate::tree_changes::without_contents;
 
 use common::crash::enumerate;
 use common::{open_rw, read_write};
-use layouts::{CLUSTERS, INLINE, LARGE, Layout, NO_SUMS, SMALL};
+use layouts::{CLUSTERS, INLINE, LARGE, Layout, NO_SUMS, QUOTA, SMALL};
 use std::sync::Arc;
 use uext4::WriteFlags;
 use uext4_testkit::crash::Options;
@@ -91,4 +91,10 @@ fn power_cut_while_a_tree_changes_in_clusters() {
 #[test]
 fn power_cut_while_a_tree_changes_inside_inodes() {
     cut("tree_inside_inodes", INLINE);
+}
+
+/// e2fsck counts the usage again.
+#[test]
+fn power_cut_while_a_tree_changes_with_quota() {
+    cut("tree_with_quota", QUOTA);
 }

@@ -271,10 +271,20 @@ fn split(whole: &StateImage, at: u64) -> Pair {
 
 /// Files are written, cut and removed; the data of each is looked at, so that a commit that overtakes its data shows.
 fn cut_files(name: &'static str, layout: Layout, fua: bool, during: &[fn(&mut Scene, Layout)]) {
-    needs!(Need::Tool("e2fsck"));
-    let options = Options::new(name, 1).at_most(160);
     let block = if layout == SMALL { 1024 } else { 4096 };
     let pair = pair(u64::from(block) << 13, 1100 * u64::from(block), block, "");
+    cut_files_of(name, layout, &pair, fua, during);
+}
+
+fn cut_files_of(
+    name: &'static str,
+    layout: Layout,
+    pair: &Pair,
+    fua: bool,
+    during: &[fn(&mut Scene, Layout)],
+) {
+    needs!(Need::Tool("e2fsck"));
+    let options = Options::new(name, 1).at_most(160);
     let (volume, journal) = (pair.volume.device(), pair.journal.device());
     let mut scene = Scene::new(open_rw(volume.clone(), journal.clone()), None, options.seed);
     scene.volume.create_dir("/d", 0o755, &Caller::root()).unwrap();
@@ -298,6 +308,15 @@ fn power_cut_of_both_devices_while_files_change() {
 #[test]
 fn power_cut_of_both_devices_without_fua() {
     cut_files("journal_outside_flushed", LARGE, false, &[plays::append, plays::append_durable]);
+}
+
+/// Data goes through the log on the other device, and usage is counted.
+#[test]
+fn power_cut_of_both_devices_with_journaled_data_and_quota() {
+    let mut pair = pair(8 << 20, 1100 << 10, 1024, "quota");
+    // s_default_mount_opts: data=journal
+    pair.volume.set_bits(0x100, 0x20);
+    cut_files_of("journal_outside_quota", SMALL, &pair, true, &[plays::append_durable, plays::everything]);
 }
 
 #[test]

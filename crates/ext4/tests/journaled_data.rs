@@ -284,3 +284,46 @@ fn root_the_kernel_and_uext4_journal_data_in_turns() {
     let reading = Volume::open(path, VolumeOptions::read_only()).unwrap();
     assert_eq!(read_all(&reading.open_file("/file", read_only()).unwrap()), model);
 }
+
+/// Blocks that a journaled file gave back carry direct data of another file: no older copy is replayed over it.
+#[test]
+fn power_cut_while_blocks_leave_a_journaled_file() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    const LENGTH: usize = 64 << 10;
+    let image = with_files(&with_files(&SMALL.image(), &["/a"], true), &["/b", "/fill"], false);
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    let fill = volume.open_file("/fill", read_write()).unwrap();
+    for length in [1 << 20, 1 << 17, 1 << 14] {
+        while fill.fallocate(Fallocate::Allocate, fill.size(), length).is_ok() {}
+    }
+    // Little room, so that each file gets what the other gave back.
+    fill.set_len(fill.size() - 2 * LENGTH as u64).unwrap();
+    drop(fill);
+    volume.close().unwrap();
+    let options = Options::new("left_a_journaled_file", 1).at_most(300);
+    let crash = CrashDevice::new(Image::of(&*device).device(), CrashOptions::default()).unwrap();
+    let handle = crash.handle();
+    let volume = open_rw(Arc::new(crash));
+    let (a, b) =
+        (volume.open_file("/a", read_write()).unwrap(), volume.open_file("/b", read_write()).unwrap());
+    for round in 0..8u64 {
+        a.write_at_with(&patterned(200 + round, 0, LENGTH), 0, WriteFlags::DSYNC).unwrap();
+        a.set_len(0).unwrap();
+        a.sync_all().unwrap();
+        handle.mark(None::<u64>);
+        b.set_len(0).unwrap();
+        b.sync_all().unwrap();
+        b.write_at_with(&patterned(300 + round, 0, LENGTH), 0, WriteFlags::DSYNC).unwrap();
+        handle.mark(Some(round));
+    }
+    let report = common::crash::enumerate(&handle, &options, 16, |state, volume| {
+        let Some(Some(round)) = state.marks::<Option<u64>>().last() else { return Ok(()) };
+        let found = read_all(&volume.open_file("/b", read_only()).map_err(|error| error.to_string())?);
+        let same = found[..] == patterned(300 + round, 0, LENGTH)[..];
+        if same { Ok(()) } else { Err(format!("durable data of round {round} is gone")) }
+    });
+    assert!(options.only.is_some() || report.images > 20, "{report}");
+    drop((a, b));
+    volume.close().unwrap();
+}

@@ -24,6 +24,8 @@ pub const SMALL: Layout = layout(8, &["-b", "1024", "-J", "size=1"]);
 pub const NO_SUMS: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "^metadata_csum,^64bit"]);
 pub const SUMS_1: Layout = Layout { checksums: Some(1), ..NO_SUMS };
 pub const SUMS_2: Layout = Layout { checksums: Some(2), ..NO_SUMS };
+pub const QUOTA: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "quota"]);
+pub const JOURNALED_QUOTA: Layout = Layout { journaled: true, ..QUOTA };
 pub const JOURNALED: Layout = Layout { journaled: true, ..SMALL };
 pub const JOURNALED_LARGE: Layout = Layout { journaled: true, ..LARGE };
 pub const JOURNALED_CLUSTERS: Layout = Layout { journaled: true, ..CLUSTERS };
