@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use uext4::{File, OpenOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{Caller, File, OpenOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_ondisk::ext4::{
     Extent, ExtentIndex, GroupDescriptor, Superblock, encode_extent_index, encode_extent_leaf,
 };
@@ -42,6 +42,12 @@ fn measured_first_map(file: &File) -> usize {
 #[inline(never)]
 fn measured_first_write(file: &File, data: &[u8]) {
     black_box(file.write_any_at(data, 0, WriteFlags::empty())).expect("write");
+}
+
+#[inline(never)]
+fn measured_create(volume: &Volume, path: &str) {
+    let options = OpenOptions::new().write(true).create_new(true);
+    drop(black_box(volume.open_file(path, options).expect("file")));
 }
 
 /// Instructions inside the measured function.
@@ -129,6 +135,43 @@ fn a_first_allocation_costs_the_same_on_any_volume() {
     assert_flat("the first write to a volume", &costs, 1.2, 72_000.0);
 }
 
+/// Files created in directories of 10, 10 000 and 1 000 000 names, of which each keeps its size.
+#[test]
+fn a_create_costs_the_same_however_many_names_there_are() {
+    needs!(Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let dir = folder();
+    let costs = [10_u64, 10_000, 1_000_000].map(|names| {
+        let image = dir.path().join("names.img");
+        named(&image, names);
+        let cost = count("create", names, &image) / COUNTED as f64;
+        std::fs::remove_file(&image).expect("removed");
+        (names, cost)
+    });
+    // Measured: 1.98. The tree of the largest has three levels.
+    assert_flat("a file created", &costs, 2.2, 78_000.0);
+}
+
+/// A volume with a directory of so many names: hard links, so that it is made quickly.
+fn named(image: &Path, names: u64) {
+    mke2fs(image, "256M", &["-J", "size=32", "-N", "4096"]);
+    let volume = Volume::open(image, VolumeOptions::read_write()).expect("open");
+    volume.create_dir("/names", 0o755, &Caller::root()).expect("directory");
+    let mut target = String::new();
+    for number in 0..names {
+        let path = format!("/names/name-{number:07}");
+        if number % 50_000 == 0 {
+            volume.open_file(&path, OpenOptions::new().write(true).create_new(true)).expect("file");
+            target = path;
+        } else {
+            volume.hard_link(&target, &path).expect("link");
+        }
+    }
+    volume.close().expect("closed");
+    if names < 100_000 {
+        uext4_testkit::oracle::e2fsck_clean(image);
+    }
+}
+
 /// The second process. Without the variable there is nothing to do.
 #[test]
 fn child() {
@@ -146,6 +189,15 @@ fn child() {
             let file = volume.open_file("/scattered", OpenOptions::new().read(true)).expect("file");
             // Between two extents there is a hole.
             assert_eq!(measured_first_map(&file) as u64, 2 * size);
+        }
+        Some("create") => {
+            // So that its blocks are in memory.
+            assert_eq!(volume.read_dir("/names").expect("directory").count() as u64, size + 2);
+            for number in 0..COUNTED {
+                let path = format!("/names/new-{number}");
+                measured_create(&volume, &path);
+                volume.remove_file(&path).expect("removed");
+            }
         }
         Some("first") => {
             let options = OpenOptions::new().write(true).create_new(true);
