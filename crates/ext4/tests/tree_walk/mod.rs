@@ -3,13 +3,14 @@
 //!
 //! `UEXT4_WALK=SEED:STEPS` runs one walk with a check after each step, on every kind of volume.
 
+mod lists;
 mod model;
 mod turns;
 
 use crate::common;
 
 use common::{Image, open_rw};
-use model::{Id, Kind, Model, ROOT, Thing};
+use model::{FLAGS, Id, Kind, Model, ROOT, Thing};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -146,7 +147,7 @@ impl Walk {
         self.steps += 1;
         // A tree of a few hundred things: what is removed and what is made keep the balance.
         let full = self.model.things.len() > 350;
-        match self.rng.below(20) {
+        match self.rng.below(22) {
             0..=5 if !full => self.make(),
             0..=6 => self.unlink(),
             7 | 8 => self.remove_dir(),
@@ -156,6 +157,8 @@ impl Walk {
             15 => self.attributes(),
             16 => self.extended(),
             17 | 18 => self.contents(),
+            19 => self.flags(),
+            20 => self.lists(),
             _ if self.rng.below(60) == 0 => self.remove_all(),
             _ => self.look_up(),
         }
@@ -275,7 +278,7 @@ impl Walk {
             Kind::Symlink(_) => set,
             _ => {
                 let high = [0, 0, 0o2000, 0o1000][self.rng.below(4) as usize];
-                thing.mode = high | self.rng.below(0o1000) as u32;
+                thing.set_mode(high | self.rng.below(0o1000) as u32);
                 set.mode(thing.mode)
             }
         };
@@ -402,6 +405,7 @@ impl Walk {
         let at = || format!("{}, step {}: thing {id}, inode {}", self.what, self.steps, found.ino);
         let wanted = (thing.mode, thing.owner, links);
         assert_eq!((found.mode, (found.uid, found.gid), found.links), wanted, "{}", at());
+        assert_eq!(found.flags & FLAGS, thing.flags, "{}", at());
         if let Some(seconds) = thing.modified.filter(|_| !thing.is_directory()) {
             // 128 bytes hold 32 bits of a time.
             let held = [seconds, i64::from(i32::MAX)].contains(&found.modified.seconds);

@@ -1,10 +1,17 @@
 //! What a tree of a file system is: names that lead to things, and the errors of changes that it does not allow.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use uext4::RenameFlags;
+use uext4::{Acl, AclTag, InodeFlags, RenameFlags};
 
 pub type Id = u64;
 pub const ROOT: Id = 0;
+/// Access control lists are attributes with these names.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Flags that the model knows. New things inherit them.
+pub const FLAGS: InodeFlags =
+    InodeFlags::NODUMP.union(InodeFlags::NOATIME).union(InodeFlags::SYNC).union(InodeFlags::DIRSYNC);
 
 /// Something with a name, or without one while it waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +20,7 @@ pub struct Thing {
     pub mode: u32,
     pub owner: (u32, u32),
     pub modified: Option<i64>,
+    pub flags: InodeFlags,
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -27,12 +35,85 @@ pub enum Kind {
 
 impl Thing {
     pub fn new(kind: Kind, mode: u32, owner: (u32, u32)) -> Thing {
-        Thing { kind, mode, owner, modified: None, attributes: BTreeMap::new() }
+        let (flags, attributes) = (InodeFlags::empty(), BTreeMap::new());
+        Thing { kind, mode, owner, modified: None, flags, attributes }
+    }
+
+    /// chmod: the access control list follows.
+    pub fn set_mode(&mut self, mode: u32) {
+        self.mode = mode;
+        let Some(list) = self.attributes.get_mut(ACCESS) else { return };
+        let mut acl = Acl::decode_xattr(list).unwrap();
+        let shifts = shifts(&acl);
+        for (entry, shift) in acl.entries.iter_mut().zip(shifts) {
+            if let Some(shift) = shift {
+                entry.permissions = (mode >> shift & 7) as u16;
+            }
+        }
+        *list = acl.encode_xattr();
+    }
+
+    /// Sets the access control list: the mode follows. One that says no more than the mode is not kept.
+    pub fn set_list(&mut self, acl: &Acl) {
+        for (entry, shift) in acl.entries.iter().zip(shifts(acl)) {
+            if let Some(shift) = shift {
+                self.mode = self.mode & !(7 << shift) | u32::from(entry.permissions) << shift;
+            }
+        }
+        match acl.entries.len() {
+            3 => self.attributes.remove(ACCESS),
+            _ => self.attributes.insert(ACCESS.to_vec(), acl.encode_xattr()),
+        };
+    }
+
+    /// What a new thing gets from the directory that it is made in.
+    fn inherit(&mut self, above: &Thing) {
+        // Set-group-id directories hand their group on, and directories the bit too.
+        if above.mode & 0o2000 != 0 {
+            self.owner.1 = above.owner.1;
+            if self.is_directory() {
+                self.mode |= 0o2000;
+            }
+        }
+        self.flags = above.flags
+            & match self.kind {
+                Kind::Directory { .. } => FLAGS,
+                Kind::File(_) => FLAGS - InodeFlags::DIRSYNC,
+                _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+            };
+        let Some(default) = above.attributes.get(DEFAULT) else { return };
+        if let Kind::Symlink(_) = self.kind {
+            return;
+        }
+        let mut acl = Acl::decode_xattr(default).unwrap();
+        let shifts = shifts(&acl);
+        for (entry, shift) in acl.entries.iter_mut().zip(shifts) {
+            if let Some(shift) = shift {
+                entry.permissions &= (self.mode >> shift & 7) as u16;
+            }
+        }
+        self.set_list(&acl);
+        if self.is_directory() {
+            self.attributes.insert(DEFAULT.to_vec(), default.clone());
+        }
     }
 
     pub fn is_directory(&self) -> bool {
         matches!(self.kind, Kind::Directory { .. })
     }
+}
+
+/// Where the mode has the permissions of an entry. The mask stands for the group, if there is one.
+fn shifts(acl: &Acl) -> Vec<Option<u32>> {
+    let masked = acl.entries.iter().any(|entry| entry.tag == AclTag::Mask);
+    let shift = |tag| match tag {
+        AclTag::Owner => Some(6),
+        AclTag::Mask => Some(3),
+        AclTag::OwningGroup if !masked => Some(3),
+        AclTag::Other => Some(0),
+        _ => None,
+    };
+    acl.entries.iter().map(|entry| shift(entry.tag)).collect()
 }
 
 /// A tree.
@@ -92,14 +173,7 @@ impl Model {
         if let Kind::Directory { parent, .. } = &mut thing.kind {
             *parent = directory;
         }
-        // Set-group-id directories hand their group on, and directories the bit too.
-        let above = &self.things[&directory];
-        if above.mode & 0o2000 != 0 {
-            thing.owner.1 = above.owner.1;
-            if thing.is_directory() {
-                thing.mode |= 0o2000;
-            }
-        }
+        thing.inherit(&self.things[&directory]);
         let id = self.next;
         self.next += 1;
         self.things.insert(id, thing);

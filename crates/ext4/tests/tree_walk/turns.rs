@@ -136,7 +136,7 @@ impl Walk {
         let (mode, name) = (self.rng.below(0o1000) as u32, b"user.a".as_slice());
         rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(mode), AtFlags::empty()).unwrap();
         let thing = self.model.things.get_mut(&id).unwrap();
-        thing.mode = mode;
+        thing.set_mode(mode);
         if thing.is_directory() || matches!(thing.kind, Kind::File(_)) {
             let value = vec![b'v'; [0, 3, 90, 200][self.rng.below(4) as usize]];
             rustix::fs::setxattr(&path, name, &value, rustix::fs::XattrFlags::empty()).unwrap();
