@@ -1,10 +1,11 @@
 //! What operations do to metadata: a record of each journal handle, for the listener of
 //! [`VolumeOptions::trace`](crate::VolumeOptions::trace).
 //!
-//! An operation on names begins with [`Trace::begin`] and ends when the [`Scope`] is dropped; the handles that its
-//! thread starts meanwhile belong to it. Edits say what the blocks are that they change
-//! ([`Blocks::describe`](super::blocks::Blocks::describe)). Without a listener this costs a branch for each handle,
-//! block and look-up.
+//! The handles that a thread starts while it does an operation on names belong to that operation. Without a listener
+//! this costs a branch for each handle, block and look-up.
+//
+// `Trace::begin` begins an operation, the end of its `Scope` ends it, and edits say what the blocks are that they change
+// (`Blocks::describe`).
 
 use parking_lot::Mutex;
 use std::cell::RefCell;
