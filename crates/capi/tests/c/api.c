@@ -297,7 +297,9 @@ static void attributes(void)
     IS(uext4_pwrite_any(file, "no", 2, 0, 0), -EPERM);
     IS(uext4_unlink(volume, "/attributes"), -EPERM);
     IS(uext4_set_flags(volume, "/attributes", flags, 1), 0);
-    IS(uext4_set_flags(volume, "/attributes", flags | 0x4000 /* FS_JOURNAL_DATA_FL */, 1), -EOPNOTSUPP);
+    IS(uext4_set_flags(volume, "/attributes", flags | 0x4000 /* FS_JOURNAL_DATA_FL */, 1), 0);
+    IS(uext4_pwrite_any(file, "log", 3, 0, 0), 3);
+    IS(uext4_set_flags(volume, "/attributes", flags, 1), 0);
     IS(uext4_set_project(volume, "/attributes", 0, 1), 0);
     IS(uext4_set_project(volume, "/attributes", UINT32_MAX, 1), -EINVAL);
     IS(uext4_file_close(file), 0);
