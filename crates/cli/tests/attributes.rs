@@ -165,7 +165,10 @@ fn flags_keep_files_as_with_chattr() {
     good(of(&["chattr", "=d"], &[&hello]));
     let flags = stat(&volume, "/hello")["flags"].clone();
     assert_eq!(flags, serde_json::json!(["no_dump", "extents"]));
-    bad(1, of(&["chattr", "+j"], &[&hello]));
+    good(of(&["chattr", "+j"], &[&hello]));
+    assert_eq!(stat(&volume, "/hello")["flags"], serde_json::json!(["no_dump", "journaled_data", "extents"]));
+    good(of(&["chattr", "-j"], &[&hello]));
+    assert_eq!(stat(&volume, "/hello")["flags"], flags);
     for words in [&["chattr", "+q"][..], &["chattr", "+i", "-i"], &["chattr"]] {
         bad(2, of(words, &[&hello]));
     }

@@ -78,7 +78,7 @@ fn root_programs_work_inside_a_mount() {
     }
     // A build, which maps and executes what it wrote.
     let cargo = "cargo init -q --vcs none --name built --bin built; cd built;
-        CARGO_HOME=$PWD/home cargo build -q --offline;
+        CARGO_HOME=$PWD/home CARGO_TARGET_DIR=$PWD/target cargo build -q --offline;
         ./target/debug/built";
     let home = std::env::var("HOME").unwrap_or_default();
     let rustup = std::env::var("RUSTUP_HOME").unwrap_or(format!("{home}/.rustup"));
