@@ -250,7 +250,7 @@ mod tests {
             "commit=-1",
             "commit=x",
             "ro=1",
-            "uid=3",
+            "uid=x",
             "allow_othr",
         ];
         for list in wrong {
