@@ -6,11 +6,9 @@ use super::read_dir::ReadDir;
 use super::volume::Volume;
 use super::walk::TableReader;
 use crate::change::privileges;
-use crate::dir;
 use crate::ground::caller::Caller;
 use crate::ground::error::{Error, Result};
 use crate::ground::options::{Atime, Create, OpenOptions};
-use crate::ground::state::ROOT;
 use crate::inline::InlineData;
 use crate::inode::metadata::{FileKind, Metadata};
 use crate::inode::{Inode, check_append, check_overwrite};
@@ -129,33 +127,12 @@ impl Volume {
 
     /// Attributes of the file at `path`, following symbolic links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        self.look_at(path.as_ref(), true)
+        path::attributes(self.state(), path.as_ref().as_os_str().as_bytes(), true)
     }
 
     /// Attributes of the file at `path`; of the link itself if it is a symbolic link.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        self.look_at(path.as_ref(), false)
-    }
-
-    /// An inode that is not in memory is not loaded for its attributes: they come from its record.
-    fn look_at(&self, path: &Path, follow: bool) -> Result<Metadata> {
-        let (state, bytes) = (self.state(), path.as_os_str().as_bytes());
-        // A slash at the end demands a directory.
-        if !bytes.ends_with(b"/")
-            && let (directory, Some(name)) = path::any_parent(state, &state.inode(ROOT)?, bytes)?
-        {
-            if name.len() > dir::name::MAX {
-                return Err(Error::NameTooLong);
-            }
-            // While the name exists, its inode number cannot be reused.
-            let _names = directory.steady_names();
-            let found = dir::look_up(state, &directory, &name)?.ok_or(Error::NotFound)?;
-            let metadata = self.metadata_of(found.ino)?;
-            if !follow || metadata.kind != FileKind::Symlink {
-                return Ok(metadata);
-            }
-        }
-        Ok(self.resolve_inode(path, follow)?.metadata(state))
+        path::attributes(self.state(), path.as_ref().as_os_str().as_bytes(), false)
     }
 
     /// Attributes of an inode.

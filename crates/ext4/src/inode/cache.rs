@@ -79,6 +79,15 @@ impl Ext4State {
         self.inodes.find(ino)
     }
 
+    /// As [`Ext4State::inode`], if it is in memory.
+    #[inline]
+    pub(crate) fn known_inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
+        match self.inodes.find(ino) {
+            Some(inode) if inode.holds_value => Err(value_refused(ino)),
+            found => Ok(found),
+        }
+    }
+
     /// Whether the inode is in memory.
     pub(crate) fn knows_inode(&self, ino: Ino) -> bool {
         let table = self.inodes.shard(ino).table.lock();
@@ -206,7 +215,16 @@ impl InodeCache {
         &self.shards[ino.get() as usize % SHARDS]
     }
 
+    #[inline]
     fn find(&self, ino: Ino) -> Option<Arc<Inode>> {
+        if let Some(Entry { inode, unused: None, .. }) = self.shard(ino).table.lock().entries.get(&ino) {
+            return Some(inode.clone());
+        }
+        self.find_unused(ino)
+    }
+
+    #[inline(never)]
+    fn find_unused(&self, ino: Ino) -> Option<Arc<Inode>> {
         // Declared first, so that it is dropped after the lock.
         let mut evicted = Vec::new();
         let mut table = self.shard(ino).table.lock();

@@ -1,12 +1,12 @@
 //! Reading an inode's record from its table.
 
-use super::Inode;
 use super::access::LastAccess;
 use super::core::{InodeValue, Told};
 use super::draft::Draft;
 use super::fields::journals_data;
 use super::metadata::{FileKind, Metadata};
 use super::places::PointerPlaces;
+use super::{Inode, refuse_value};
 use crate::ground::error::{Error, Result};
 use crate::ground::known::DirectoryId;
 use crate::ground::state::Ground;
@@ -54,18 +54,35 @@ fn may_become_inline(superblock: &Superblock, ino: Ino, disk: &DiskInode) -> boo
 impl Ground {
     /// Reads an inode from its table. For files and directories use the cache instead, which shares one object.
     pub(crate) fn load_inode(&self, ino: Ino) -> Result<Inode> {
+        let (place, offset) = self.record_place(ino)?;
+        let buffer = self.cache.read(place.get())?;
+        let (disk, kind) = self.decode_inode(&buffer, offset, ino, place)?;
+        let record = buffer.get(offset..).unwrap_or_default();
+        let block_size = self.superblock.geometry.block_size();
+        let position = place.byte_offset(block_size).unwrap_or(0).saturating_add(offset as u64);
+        Ok(self.inode_in_memory(ino, disk, kind, record, position))
+    }
+
+    /// Attributes as the record has them, of an inode that is not in memory.
+    ///
+    /// # Errors
+    /// Those of [`Ground::load_inode`]; of an inode that holds an attribute's value.
+    pub(crate) fn record_metadata(&self, ino: Ino) -> Result<Metadata> {
+        let (place, offset) = self.record_place(ino)?;
+        let (disk, kind) = self.decode_inode(&*self.cache.read(place.get())?, offset, ino, place)?;
+        refuse_value(ino, &disk)?;
+        Ok(self.metadata_of(ino, &disk, kind))
+    }
+
+    /// The block of the inode table with an inode's record, and the byte there.
+    fn record_place(&self, ino: Ino) -> Result<(Pblk, usize)> {
         let geometry = &self.superblock.geometry;
         let bad_number = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));
         let (group, index) = geometry.group_of_inode(ino).ok_or_else(bad_number)?;
         let table = self.inode_table(group)?;
         let (block, offset) = geometry.inode_table_position(index);
         let place = table.checked_add(u64::from(block)).ok_or_else(bad_number)?;
-        let buffer = self.cache.read(place.get())?;
-        let (disk, kind) = self.decode_inode(&buffer, offset as usize, ino, place)?;
-        let record = buffer.get(offset as usize..).unwrap_or_default();
-        let position =
-            place.byte_offset(geometry.block_size()).unwrap_or(0).saturating_add(u64::from(offset));
-        Ok(self.inode_in_memory(ino, disk, kind, record, position))
+        Ok((place, offset as usize))
     }
 
     /// The inode of a record that was just created.

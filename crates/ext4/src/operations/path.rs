@@ -7,7 +7,7 @@ use crate::ground::state::ROOT;
 use crate::inline;
 use crate::inode::Ext4State;
 use crate::inode::Inode;
-use crate::inode::metadata::FileKind;
+use crate::inode::metadata::{FileKind, Metadata};
 use crate::map;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -53,6 +53,21 @@ pub(crate) fn canonical(state: &Ext4State, path: &[u8]) -> Result<Vec<u8>> {
 /// Resolves `path` to its inode.
 pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Arc<Inode>> {
     walk(state, state.inode(ROOT)?, path, follow_last, None)
+}
+
+/// Attributes of what `path` leads to. An inode that is not in memory is not loaded for them: they come from its record.
+pub(crate) fn attributes(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Metadata> {
+    match walk_to::<true>(state, state.inode(ROOT)?, path, follow_last, None)? {
+        End::Inode(inode) => Ok(inode.metadata(state)),
+        End::Record(metadata) => Ok(*metadata),
+    }
+}
+
+/// Where a walk ends.
+enum End {
+    Inode(Arc<Inode>),
+    /// At an inode that is not in memory.
+    Record(Box<Metadata>),
 }
 
 /// The inode that a name leads to, and the directory's spelling of the name if that differs.
@@ -139,11 +154,26 @@ pub(super) fn step(state: &Ext4State, directory: &Inode, name: &[u8]) -> Result<
 
 fn walk(
     state: &Ext4State,
+    start: Arc<Inode>,
+    path: &[u8],
+    follow_last: bool,
+    trail: Option<&mut Trail>,
+) -> Result<Arc<Inode>> {
+    match walk_to::<false>(state, start, path, follow_last, trail)? {
+        End::Inode(inode) => Ok(inode),
+        End::Record(metadata) => state.inode(metadata.ino),
+    }
+}
+
+/// `RECORD`: the last inode is not loaded if it is not in memory.
+#[inline]
+fn walk_to<const RECORD: bool>(
+    state: &Ext4State,
     mut current: Arc<Inode>,
     path: &[u8],
     follow_last: bool,
     mut trail: Option<&mut Trail>,
-) -> Result<Arc<Inode>> {
+) -> Result<End> {
     // The rest of the walk: of the path, or of a link's target and what came after the link.
     let mut rest = Cow::Borrowed(path);
     let (mut at, mut links) = (0, 0);
@@ -162,7 +192,19 @@ fn walk(
         // While the name exists, its inode number cannot be reused.
         let names = current.steady_names();
         let found = dir::look_up(state, &current, name)?.ok_or(Error::NotFound)?;
-        let next = state.inode(found.ino)?;
+        let next = match RECORD && at == rest.len() {
+            true => match state.known_inode(found.ino)? {
+                Some(next) => next,
+                None => {
+                    let metadata = state.record_metadata(found.ino)?;
+                    if metadata.kind != FileKind::Symlink || !follow_last {
+                        return Ok(End::Record(Box::new(metadata)));
+                    }
+                    state.inode(found.ino)?
+                }
+            },
+            false => state.inode(found.ino)?,
+        };
         drop(names);
         if next.kind() != FileKind::Symlink || at == rest.len() && !follow_last {
             if let Some(trail) = &mut trail {
@@ -194,7 +236,7 @@ fn walk(
     if rest.ends_with(b"/") && current.kind() != FileKind::Directory {
         return Err(Error::NotDirectory);
     }
-    Ok(current)
+    Ok(End::Inode(current))
 }
 
 /// Where the next component of a path is, from byte `at` on.
