@@ -4,8 +4,8 @@
 //! The handles that a thread starts while it does an operation on names belong to that operation. Without a listener
 //! this costs a branch for each handle, block and look-up.
 //
-// `Trace::begin` begins an operation, the end of its `Scope` ends it, and edits say what the blocks are that they change
-// (`Blocks::describe`).
+// `Trace::begin` begins an operation, the end of its `Scope` ends it, and edits say what the blocks are that they
+// change (`Blocks::describe`).
 
 use parking_lot::Mutex;
 use std::cell::RefCell;

@@ -69,7 +69,7 @@ impl Ground {
     /// Those of [`Ground::load_inode`]; of an inode that holds an attribute's value.
     pub(crate) fn record_metadata(&self, ino: Ino) -> Result<Metadata> {
         let (place, offset) = self.record_place(ino)?;
-        let (disk, kind) = self.decode_inode(&*self.cache.read(place.get())?, offset, ino, place)?;
+        let (disk, kind) = self.decode_inode(&self.cache.read(place.get())?, offset, ino, place)?;
         refuse_value(ino, &disk)?;
         Ok(self.metadata_of(ino, &disk, kind))
     }

@@ -55,7 +55,8 @@ pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Resu
     walk(state, state.inode(ROOT)?, path, follow_last, None)
 }
 
-/// Attributes of what `path` leads to. An inode that is not in memory is not loaded for them: they come from its record.
+/// Attributes of what `path` leads to. An inode that is not in memory is not loaded for them: they come from its
+/// record.
 pub(crate) fn attributes(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Metadata> {
     match walk_to::<true>(state, state.inode(ROOT)?, path, follow_last, None)? {
         End::Inode(inode) => Ok(inode.metadata(state)),
