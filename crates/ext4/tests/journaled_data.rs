@@ -5,11 +5,11 @@ use crate::crash_named::layouts::{JOURNALED, LARGE, SMALL};
 
 use common::play::Play;
 use common::{Image, aligned, open_ro, open_rw, patterned, read_all, read_only, read_write};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use uext4::device::Device;
 use uext4::explain::Query;
 use uext4::plan::{Route, Sync};
-use uext4::{Error, Fallocate, InodeFlags, QueueOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{Counter, Error, Fallocate, InodeFlags, QueueOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::crash::Options;
 use uext4_testkit::device::{CrashDevice, CrashOptions};
 use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, needs, oracle};
@@ -81,6 +81,42 @@ fn changes_of_journaled_files_match_the_model() {
         }
         play.end(&format!("seed {seed}"), true);
     }
+}
+
+/// Whoever sets the flag last decides, and writes go the way that the flag says.
+#[test]
+fn the_way_of_writes_is_that_of_the_flag_after_a_race() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = SMALL.image().device();
+    let volume = open_rw(device.clone());
+    let file = volume.open_file("/a", read_write().create_new(true)).unwrap();
+    let bytes = patterned(3, 0, 4096);
+    file.write_at_with(&bytes, 0, WriteFlags::empty()).unwrap();
+    for round in 0..400 {
+        set(&volume, "/a", round % 2 == 0);
+        let flags = volume.metadata("/a").unwrap().flags;
+        let begin = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for journaled in [true, false] {
+                let (volume, begin) = (&volume, &begin);
+                scope.spawn(move || {
+                    let mut flags = flags;
+                    flags.set(InodeFlags::JOURNAL_DATA, journaled);
+                    begin.wait();
+                    volume.set_flags("/a", flags, true).unwrap();
+                });
+            }
+        });
+        let journaled = volume.metadata("/a").unwrap().flags.contains(InodeFlags::JOURNAL_DATA);
+        let before = volume.stats();
+        file.write_at_with(&bytes, 0, WriteFlags::empty()).unwrap();
+        let logged = volume.stats().since(&before).get(Counter::InlineWrites) == 1;
+        assert_eq!(logged, journaled, "round {round}");
+    }
+    drop(file);
+    volume.close().unwrap();
+    let (_scratch, path) = saved(&*device);
+    oracle::e2fsck_clean(&path);
 }
 
 /// The data of a block that begins with the log's magic number.

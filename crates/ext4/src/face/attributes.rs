@@ -38,19 +38,16 @@ impl Node {
         let inode = &self.held;
         let names = (inode.kind() == FileKind::Directory).then(|| Directories::one(inode));
         let _names_stay = names.filter(|_| set.flags.is_some());
-        if files.switches_log(inode, set) {
-            // Nobody reads or writes while the way of its contents changes.
-            let open = OpenFile::new(Arc::clone(inode), false, true, Switches::ON);
-            let held = volume.shared.engine.lock_exclusive(&open, true)?;
-            return files.switch_log(inode, &held, set);
-        }
-        let seals = set.flags.is_some_and(|flags| flags.contains(InodeFlags::IMMUTABLE));
-        if !seals || inode.kind() != FileKind::Regular {
+        if set.flags.is_none() || inode.kind() != FileKind::Regular {
             return files.set_attributes(inode, set);
         }
-        // Writes that began before are complete, and later ones find the file immutable.
+        // Requests that began before are complete. Later ones find the new flags: nobody writes to what is immutable by
+        // now, or in the way that the old flags asked for. Two changes of flags come one after the other.
         let open = OpenFile::new(Arc::clone(inode), false, true, Switches::ON);
-        let _writers_wait = volume.shared.engine.lock_exclusive(&open, true)?;
+        let held = volume.shared.engine.lock_exclusive(&open, true)?;
+        if files.switches_log(inode, set) {
+            return files.switch_log(inode, &held, set);
+        }
         files.set_attributes(inode, set)
     }
 }
