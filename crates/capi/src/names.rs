@@ -77,15 +77,7 @@ pub struct uext4_dirent {
 }
 
 fn type_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::Symlink => libc::S_IFLNK,
-    }
+    u32::from(kind.mode_bits())
 }
 
 fn time(time: Timestamp) -> uext4_time {

@@ -238,7 +238,7 @@ impl<'g> OpenHow<'g> {
         self.open_named(device, "")
     }
 
-    /// Journals outside of volumes; in a rehearsal what is written to them stays in memory too.
+    /// Journals on devices of their own. In a rehearsal, writes to them stay in memory too.
     fn with_journals(&self, options: VolumeOptions) -> Result<VolumeOptions, uext4::Error> {
         match &self.globals.watchers.rehearsal {
             Some(rehearsal) if self.write => {

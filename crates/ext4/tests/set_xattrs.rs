@@ -2,7 +2,8 @@
 
 use crate::common;
 
-use common::{Image, assert_unchanged, open_ro, open_rw};
+use common::sample::few_files;
+use common::{Image, assert_clean, assert_unchanged, open_ro, open_rw};
 use rustix::fs::{CWD, XattrFlags as Flags, lremovexattr, lsetxattr};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -12,9 +13,7 @@ use uext4::{
     Acl, AclEntry, AclTag, Caller, Error, Limit, NodeKind, OpenOptions, Volume, VolumeOptions, XattrFlags,
 };
 use uext4_testkit::fixture::pattern;
-use uext4_testkit::{
-    Need, Rng, Scratch, VolumeBuilder, e2fsck_clean, kernel_manifest, needs, oracle, with_kernel,
-};
+use uext4_testkit::{Need, Rng, Scratch, e2fsck_clean, kernel_manifest, needs, oracle, with_kernel};
 
 const PATHS: [&str; 7] = ["/a", "/b", "/c", "/dir", "/dir/inner", "/link", "/pipe"];
 
@@ -29,25 +28,10 @@ const LAYOUTS: [&[&str]; 7] = [
 ];
 
 fn image(args: &[&str]) -> Image {
-    let source = Scratch::new(64 << 20);
-    let tree = source.file("tree");
-    std::fs::create_dir_all(tree.join("dir")).unwrap();
-    for (name, length) in [("a", 100), ("b", 5000), ("c", 20), ("dir/inner", 0)] {
-        std::fs::write(tree.join(name), vec![b'o'; length]).unwrap();
-    }
-    symlink("dir/inner", tree.join("link")).unwrap();
-    rustix::fs::mknodat(CWD, tree.join("pipe"), rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
-    let made = VolumeBuilder::new(32 << 20).args(args.iter().copied()).from_dir(&tree).build();
-    made.assert_clean();
-    Image::load(made.path())
-}
-
-#[track_caller]
-fn assert_clean(device: &dyn Device) {
-    let scratch = Scratch::new(64 << 20);
-    let path = scratch.file("after.img");
-    Image::of(device).save(&path);
-    e2fsck_clean(&path);
+    few_files(args, |tree| {
+        symlink("dir/inner", tree.join("link")).unwrap();
+        rustix::fs::mknodat(CWD, tree.join("pipe"), rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
+    })
 }
 
 fn bytes(seed: u64, length: usize) -> Vec<u8> {

@@ -189,6 +189,18 @@ pub fn differences(expected: &Manifest, found: &Manifest) -> Vec<String> {
     lines
 }
 
+/// Checks that a manifest is one of several. The error tells how it differs from the nearest.
+///
+/// # Errors
+/// If it is none of them.
+pub fn is_one_of(possible: &[Manifest], found: &Manifest) -> Result<(), String> {
+    if possible.contains(found) {
+        return Ok(());
+    }
+    let nearest = possible.iter().map(|one| differences(one, found)).min_by_key(Vec::len);
+    Err(format!("the tree was none of {}: {}", possible.len(), nearest.unwrap_or_default().join("\n")))
+}
+
 /// Asserts that two manifests are equal.
 ///
 /// # Panics

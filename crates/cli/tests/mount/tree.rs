@@ -5,6 +5,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -269,6 +270,37 @@ fn root_file_handles_outlive_the_caches_and_not_their_file() {
     let output =
         std::process::Command::new("python3").args(["-c", HANDLES]).arg(mounted.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    mounted.unmount();
+    volume.assert_clean();
+}
+
+/// What the kernel knows stays usable without a name, also if nobody has it open for reading.
+#[test]
+fn root_what_has_lost_its_name_can_still_be_opened() {
+    if !requirement::require("mount::tree::nameless", &NEEDS) {
+        return;
+    }
+    let volume = volume();
+    let mounted = Mounted::new(volume.path(), "");
+    let path = |name: &str| mounted.at(name);
+    std::fs::write(path("unlinked"), "still here").unwrap();
+    std::fs::write(path("replaced"), "here too").unwrap();
+    std::fs::create_dir(path("removed")).unwrap();
+    let known = |name: &str| rustix::fs::open(path(name), OFlags::PATH, Mode::empty()).unwrap();
+    let [unlinked, replaced, removed] = ["unlinked", "replaced", "removed"].map(known);
+    std::fs::remove_file(path("unlinked")).unwrap();
+    std::fs::write(path("new"), "new").unwrap();
+    std::fs::rename(path("new"), path("replaced")).unwrap();
+    std::fs::remove_dir(path("removed")).unwrap();
+    // Their numbers would be used again.
+    for number in 0..20 {
+        std::fs::write(path(&format!("other{number}")), "other").unwrap();
+    }
+    let again = |known: &OwnedFd| format!("/proc/self/fd/{}", known.as_raw_fd());
+    assert_eq!(std::fs::read_to_string(again(&unlinked)).unwrap(), "still here");
+    assert_eq!(std::fs::read_to_string(again(&replaced)).unwrap(), "here too");
+    assert_eq!(std::fs::read_dir(again(&removed)).unwrap().count(), 0);
+    drop((unlinked, replaced, removed));
     mounted.unmount();
     volume.assert_clean();
 }

@@ -1,10 +1,11 @@
 //! Several users on one mount: the kernel checks permissions, the server gives owners, strips privileges and keeps
 //! access control lists.
 
-use super::{Mounted, NEEDS, as_user, mode, volume};
+use super::{Mounted, NEEDS, UEXT4, as_user, mode, volume};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use uext4_testkit::{Need, requirement};
+use std::process::Command;
+use uext4_testkit::{Need, VolumeBuilder, requirement};
 
 fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
@@ -176,4 +177,29 @@ fn root_flags_and_times_are_the_kernels() {
         assert_eq!(found, expected);
     }
     assert_eq!(found.len(), expected.len());
+}
+
+#[test]
+fn root_limits_hold_for_users_and_not_for_root() {
+    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("setfattr")]].concat();
+    if !requirement::require("mount::users::limits", &needs) {
+        return;
+    }
+    let volume = VolumeBuilder::new(64 << 20).args(["-b", "4096", "-O", "quota"]).build();
+    let quota = ["quota", "--user", "--space", "0:8K", volume.path().to_str().unwrap(), "1000"];
+    assert!(Command::new(UEXT4).args(quota).status().unwrap().success());
+    let mounted = Mounted::new(volume.path(), "allow_other");
+    chmod(mounted.path(), 0o777);
+    let as_them = |script: &str| as_user(1000, 1000, "", script, mounted.path());
+    // Two blocks are all; an attribute of this size needs a third.
+    assert_eq!(as_them("head -c 8192 /dev/zero > file"), (0, String::new()));
+    let large = format!("setfattr -n user.large -v {} file", "v".repeat(2000));
+    for over in ["head -c 4096 /dev/zero >> file", large.as_str(), "fallocate -l 20000 file"] {
+        let (code, said) = as_them(over);
+        assert!(code != 0 && said.contains("quota exceeded"), "{over}: {said}");
+    }
+    let (code, said) = as_user(0, 0, "", &large, mounted.path());
+    assert_eq!(code, 0, "{said}");
+    mounted.unmount();
+    volume.assert_clean();
 }

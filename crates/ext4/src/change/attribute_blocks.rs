@@ -42,7 +42,7 @@ pub(crate) fn credits(ground: &Ground) -> u32 {
 }
 
 /// Blocks changed by [`Files::drop_values`]: the record, its block, those of the values, and the chain of orphans.
-pub(super) fn drop_credits() -> u32 {
+pub(crate) fn drop_credits() -> u32 {
     2 + VALUES_DROPPED as u32 + orphans::CREDITS
 }
 

@@ -248,9 +248,8 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Everything in the log goes home first and the log is emptied,
-    /// so that no older copy is replayed over a direct write, and the cache lets go of the blocks. The caller holds the
-    /// gate exclusively, drained, and no handle.
+    /// Writes everything in the log home and empties the log, so that no older copy is replayed over a direct write.
+    /// Then removes the blocks from the cache. The caller holds the gate exclusively, drained, and no handle.
     ///
     /// # Errors
     /// [`Error::Aborted`]; those of reading the map.

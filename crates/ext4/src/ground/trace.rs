@@ -18,7 +18,8 @@ use uext4_jbd2::Tid;
 use uext4_ondisk::ext4::QuotaKind;
 use uext4_ondisk::{Group, Ino, Lblk, Pblk};
 
-/// Names that are remembered to tell paths; 8 MiB with names of 30 bytes. Beyond it all are forgotten.
+/// Most names kept in memory, from which paths are told: 8 MiB with names of 30 bytes. When they are more, all are
+/// forgotten.
 const NAMES: usize = 1 << 16;
 /// Deepest path that is told.
 const DEPTH: usize = 1 << 12;

@@ -74,7 +74,7 @@ impl Ground {
         Ok(self.metadata_of(ino, &disk, kind))
     }
 
-    /// The block of the inode table with an inode's record, and the byte there.
+    /// Where an inode's record is: the block of the inode table, and the byte in that block.
     fn record_place(&self, ino: Ino) -> Result<(Pblk, usize)> {
         let geometry = &self.superblock.geometry;
         let bad_number = || Error::from(Corrupt::from(CorruptKind::InodeNumber).in_inode(ino));

@@ -151,7 +151,8 @@ impl Lists {
         Lists { before: Default::default(), ..self }
     }
 
-    /// Sets or replaces an attribute. Where volumes have such inodes, a value that fits neither place goes to one.
+    /// Sets or replaces an attribute. On volumes with `ea_inode`, a value that fits neither in the record nor in the
+    /// block goes to an inode of its own.
     ///
     /// # Errors
     /// [`Limit::Attributes`] if it fits neither place; nothing was changed then.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::{LazyLock, Mutex};
-use uext4_testkit::oracle::{command, text};
+use uext4_testkit::oracle::{self, command, text};
 use uext4_testkit::{Rng, Scratch, VolumeBuilder};
 
 /// Pattern numbers of the files.
@@ -199,4 +199,20 @@ pub fn expected(name: &str) -> Vec<u8> {
 pub fn seeded(seed: u64) -> Rng {
     println!("seed {seed}");
     Rng::new(seed)
+}
+
+/// A volume of 32 MiB with a few small files and directories, and what `more` adds to the tree.
+pub fn few_files(args: &[&str], more: impl FnOnce(&Path)) -> Image {
+    let source = Scratch::new(64 << 20);
+    let tree = source.file("tree");
+    std::fs::create_dir_all(tree.join("dir")).unwrap();
+    for (name, length) in [("a", 100), ("b", 5000), ("c", 20), ("dir/inner", 0)] {
+        std::fs::write(tree.join(name), vec![b'o'; length]).unwrap();
+    }
+    more(&tree);
+    let made = VolumeBuilder::new(32 << 20).args(args.iter().copied()).from_dir(&tree).build();
+    // Of quota, mke2fs 1.47.0 counts only a part.
+    assert!(oracle::e2fsck(made.path(), &["-fy"]).status < 2);
+    made.assert_clean();
+    Image::load(made.path())
 }

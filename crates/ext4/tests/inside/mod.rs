@@ -12,6 +12,7 @@ mod map;
 mod space;
 mod two_directories;
 mod under_way;
+mod values;
 mod whole;
 
 use crate::device::{Device, WriteDurability};

@@ -137,7 +137,7 @@ fn a_first_allocation_costs_the_same_on_any_volume() {
 
 /// Files created in directories of 10, 10 000 and 1 000 000 names, of which each keeps its size.
 #[test]
-fn a_create_costs_the_same_however_many_names_there_are() {
+fn a_create_among_many_names_costs_twice_as_much_as_among_few() {
     needs!(Need::Tool("valgrind"), Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let dir = folder();
     let costs = [10_u64, 10_000, 1_000_000].map(|names| {
@@ -147,7 +147,7 @@ fn a_create_costs_the_same_however_many_names_there_are() {
         std::fs::remove_file(&image).expect("removed");
         (names, cost)
     });
-    // Measured: 1.98. The tree of the largest has three levels.
+    // The floor is 2, and 1.98 was measured. Other hash seeds make other trees, so that a few percent are left.
     assert_flat("a file created", &costs, 2.2, 78_000.0);
 }
 

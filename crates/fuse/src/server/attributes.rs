@@ -15,15 +15,7 @@ pub(super) const VALID: u64 = 3600;
 
 /// The type of a file as in `st_mode`.
 pub(super) fn type_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::Symlink => libc::S_IFLNK,
-    }
+    u32::from(kind.mode_bits())
 }
 
 /// A device number as the kernel passes it in 32 bits.
@@ -222,7 +214,7 @@ fn strip_set_id(request: &Request<'_>, node: &Node) -> Outcome<bool> {
     Ok(true)
 }
 
-/// Strips set-group-id, after a list was set by somebody who is not in the group.
+/// Strips set-group-id. The kernel asks for it if the caller who set an access control list is not in the group.
 pub(super) fn strip_set_group(node: &Node) -> Outcome<()> {
     let mode = node.attributes().mode;
     if mode & libc::S_ISGID != 0 {

@@ -42,8 +42,9 @@ impl Served {
         let (asked, name, rest) = request.with_text::<SetxattrIn>()?;
         let flags = XattrFlags::from_bits(asked.flags).ok_or(Errno::INVALID)?;
         let value = rest.get(..asked.size as usize).ok_or(Errno::INVALID)?;
+        let limited = if request.is_root() { XattrFlags::empty() } else { XattrFlags::LIMITED };
         let node = self.nodes.get(request.header.node)?;
-        node.set_xattr(name, value, flags)?;
+        node.set_xattr(name, value, flags | limited)?;
         if asked.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0 {
             strip_set_group(&node)?;
         }
