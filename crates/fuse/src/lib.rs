@@ -1,14 +1,15 @@
 //! A FUSE server for ext4 volumes: mounts a [`Volume`](uext4::Volume) of the library, so that every program can use it.
 //!
 //! [`mount`](fn@mount) asks the kernel for a mount (by `fusermount3` if the user is not root), [`Session::start`]
-//! serves it with threads until it is unmounted, and [`Session::close`] writes everything home. The server keeps no
-//! data: the kernel caches what is read, and each write has reached the library when it returns.
+//! serves it with threads until it is unmounted, and [`Session::close`] writes everything home. The kernel
+//! caches what is read; writes that need not be durable wait a moment in memory (`behind`).
 //!
 //! Reading path: `session` (threads, interrupts, the end), `request` and `reply` (the protocol), `server` (one function
-//! per operation), `table` (what the kernel knows by number).
+//! per operation), `table` (what the kernel knows by number), `behind` (late writes).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod behind;
 mod dev;
 mod mount;
 mod options;

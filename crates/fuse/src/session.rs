@@ -89,7 +89,7 @@ impl Session {
         let channel: Arc<dyn Channel> = Arc::new(connection.into_device());
         greet(&channel)?;
         let wanted = options.threads.max(1);
-        let served = Served::new(volume, channel.clone(), options.clone()).map_err(io::Error::other)?;
+        let served = Served::new(volume, channel.clone(), options.clone())?;
         let (interrupts, interrupted) = std::sync::mpsc::channel();
         let shared = Arc::new(Shared {
             channel,
@@ -140,10 +140,10 @@ impl Session {
     /// it is marked clean.
     ///
     /// # Errors
-    /// As of [`Volume::close`].
+    /// As of [`Volume::close`]; a failure of a write that was acknowledged before, if no sync told it.
     pub fn close(self) -> Result<(), uext4::Error> {
         let served = self.shared.served.write().take();
-        served.map_or(Ok(()), |served| served.into_volume().close())
+        served.map_or(Ok(()), Served::close)
     }
 }
 

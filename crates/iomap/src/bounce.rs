@@ -136,6 +136,29 @@ impl<F: FileSystem> Engine<F> {
         self.write_waiting(file, &[buf], &request, flags, Mapping::Due)
     }
 
+    /// Notes a write at this moment in the times of the file, for bytes that [`Engine::write_noted`] writes later.
+    pub fn note_write(&self, file: &OpenFile<F>) {
+        file.state().gate.note_write_now();
+    }
+
+    /// As [`Engine::write_any`] without flags, but leaves the times of the file: the write was noted before.
+    ///
+    /// # Errors
+    /// Those of [`Engine::write_any`].
+    pub fn write_noted(&self, file: &OpenFile<F>, buf: &[u8], pos: u64) -> Result<usize, F::Error> {
+        self.check_process()?;
+        self.fs.check_alive()?;
+        file.check_writable()?;
+        let range = check_range(pos, buf.len() as u64)?;
+        if range.length == 0 {
+            return Ok(0);
+        }
+        let flags = file.flags_of(WriteFlags::empty());
+        let bounced = !self.is_direct(pos, buf);
+        let request = Request { range, sync: flags.sync(), bounced, queued: false };
+        self.write_waiting(&file.without_times(), &[buf], &request, flags, Mapping::Due)
+    }
+
     pub(crate) fn bounce_buffer(&self, length: usize) -> Result<Buffer, F::Error> {
         Ok(self.bounces.take(length).map_err(Error::from)?)
     }

@@ -50,7 +50,9 @@ impl<F: FileSystem> Engine<F> {
         }
         let (bits, exclusive) = (state.block_bits(), guard.is_exclusive());
         self.count_write(&self.counters, request, &plan, exclusive, bits, file.switches);
-        guard.mark_written();
+        if file.notes_writes() {
+            guard.mark_written();
+        }
         let outcome = Writing { engine: self, file, guard: &guard, request, plan: &plan, data }.run();
         Ok((outcome, plan.durability))
     }
@@ -64,7 +66,9 @@ impl<F: FileSystem> Engine<F> {
         request: &Request,
         data: &[&[u8]],
     ) -> Result<bool, F::Error> {
-        guard.mark_written();
+        if file.notes_writes() {
+            guard.mark_written();
+        }
         let stored = self.fs.write_inline(&file.inode, guard, request.range.pos, data)?;
         if stored {
             self.counters.bump(Counter::InlineWrites);

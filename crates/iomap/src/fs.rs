@@ -242,6 +242,8 @@ pub struct OpenFile<F: FileSystem> {
     pub priority: Priority,
     /// Whether the file system is told of reads.
     accesses: bool,
+    /// Whether writes are noted in the times of the file.
+    notes_writes: bool,
     all_on: bool,
 }
 
@@ -262,6 +264,7 @@ impl<F: FileSystem> OpenFile<F> {
             switches,
             priority,
             accesses: false,
+            notes_writes: true,
             all_on: switches == Switches::ON,
         }
     }
@@ -270,6 +273,16 @@ impl<F: FileSystem> OpenFile<F> {
     #[must_use]
     pub fn with_access(self, accesses: bool) -> Self {
         OpenFile { accesses, all_on: self.all_on && !accesses, ..self }
+    }
+
+    /// The same file, whose writes leave its times: they were noted before.
+    pub(crate) fn without_times(&self) -> Self {
+        OpenFile { notes_writes: false, all_on: false, ..self.clone() }
+    }
+
+    /// Whether writes are noted in the times of the file.
+    pub(crate) fn notes_writes(&self) -> bool {
+        self.notes_writes
     }
 
     /// Whether the file system is told of reads.

@@ -11,12 +11,20 @@ use uext4_testkit::oracle::{e2fsck, e2fsck_clean};
 use uext4_testkit::{Need, VolumeBuilder, requirement};
 
 /// A stopped server: whoever uses its mount waits. It goes on at the end of the test, also after a failure.
-struct Stopped<'m>(&'m Mounted);
+pub(super) struct Stopped<'m>(&'m Mounted);
 
 impl<'m> Stopped<'m> {
-    fn new(mounted: &'m Mounted) -> Stopped<'m> {
+    pub(super) fn new(mounted: &'m Mounted) -> Stopped<'m> {
         mounted.signal(Signal::STOP);
-        Stopped(mounted)
+        let stopped = Stopped(mounted);
+        // Each thread stops by itself.
+        let tasks = format!("/proc/{}/task", mounted.server.id());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('T'))
+        };
+        wait_until("the server to stop", || std::fs::read_dir(&tasks).unwrap().all(is_stopped));
+        stopped
     }
 }
 
@@ -100,7 +108,8 @@ fn root_a_full_device_below_gives_errors() {
     File::open(mounted.at("early")).unwrap().sync_all().unwrap();
     let file = File::create(mounted.at("late")).unwrap();
     let failed = (0..64).find_map(|piece| file.write_all_at(&[1; 1 << 20], piece << 20).err());
-    let error = failed.expect("64 MiB do not fit");
+    // Late writes tell it at the sync.
+    let error = failed.or_else(|| file.sync_all().err()).expect("64 MiB do not fit");
     assert!(matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EIO)), "{error}");
     // What is there can be read, whatever became of the volume.
     assert!(std::fs::read(mounted.at("early")).unwrap() == vec![7; 1 << 20]);

@@ -2,6 +2,7 @@
 
 mod data;
 mod faults;
+mod late;
 mod life;
 mod programs;
 mod tree;

@@ -147,6 +147,21 @@ impl File {
         self.prioritized(|| self.engine.write_any(&self.open, buf, pos, flags))
     }
 
+    /// Notes a write at this moment in the times of the file, for bytes that [`File::write_noted_at`] writes later. For
+    /// a program that acknowledges writes before it does them.
+    pub fn note_write(&self) {
+        self.engine.note_write(&self.open);
+    }
+
+    /// As [`File::write_any_at`] without flags, but leaves the times of the file: the write was noted before, and times
+    /// that were set since stay.
+    ///
+    /// # Errors
+    /// Those of [`File::write_any_at`].
+    pub fn write_noted_at(&self, buf: &[u8], pos: u64) -> Result<usize> {
+        self.prioritized(|| self.engine.write_noted(&self.open, buf, pos))
+    }
+
     /// Writes any bytes from any memory at the end of a file that was opened for appending, and returns the position of
     /// the first byte. Appends through this file and its clones are serialized, and none is interleaved with another.
     /// Other open files of the same inode may still write there at the same time. When it returns, the data is as

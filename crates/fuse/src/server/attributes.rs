@@ -51,12 +51,12 @@ fn attr(found: &Metadata) -> Attr {
 }
 
 /// A name's node, with its attributes.
-pub(super) fn entry(id: u64, found: &Metadata) -> EntryOut {
+pub(super) fn entry(id: u64, found: &Metadata, attr_valid: u64) -> EntryOut {
     EntryOut {
         node: id,
         generation: found.generation.into(),
         entry_valid: VALID,
-        attr_valid: VALID,
+        attr_valid,
         attr: attr(found),
         ..EntryOut::default()
     }
@@ -116,9 +116,22 @@ fn without_set_id(request: &Request<'_>, mode: u32, gid: u32) -> u32 {
 }
 
 impl Served {
-    /// Attributes as users see them.
-    pub(super) fn shown(&self, node: &Node) -> Metadata {
-        let found = node.attributes();
+    /// Attributes as users see them, and how long they hold, in seconds. Bytes that wait to be written count as if
+    /// they were there, and as if they needed no blocks before the old end: the kernel asks again.
+    pub(super) fn shown(&self, node: &Node) -> (Metadata, u64) {
+        let id = id_of(&node.attributes());
+        // Before the attributes: afterwards it may be written, and they older than that.
+        let late = self.behind.range_of(id);
+        let found = self.owned(node.attributes());
+        let Some(late) = late else { return (found, VALID) };
+        let block = u64::from(found.block_size).max(1);
+        let begin = found.size.next_multiple_of(block).max(late.start / block * block);
+        let more = late.end.next_multiple_of(block).saturating_sub(begin) / 512;
+        (Metadata { size: found.size.max(late.end), blocks: found.blocks + more, ..found }, 0)
+    }
+
+    /// With the owner that everything seems to have.
+    fn owned(&self, found: Metadata) -> Metadata {
         let ServeOptions { uid, gid, .. } = self.options;
         Metadata { uid: uid.unwrap_or(found.uid), gid: gid.unwrap_or(found.gid), ..found }
     }
@@ -126,15 +139,15 @@ impl Served {
     /// GETATTR.
     pub(super) fn attributes(&self, request: &Request<'_>) -> Outcome<Answer> {
         let (_, _): (GetattrIn, _) = request.arguments()?;
-        let found = self.shown(&self.nodes.get(request.header.node)?);
-        Ok(Answer::of(&AttrOut { attr_valid: VALID, attr: attr(&found), ..AttrOut::default() }))
+        let (found, attr_valid) = self.shown(&self.nodes.get(request.header.node)?);
+        Ok(Answer::of(&AttrOut { attr_valid, attr: attr(&found), ..AttrOut::default() }))
     }
 
     /// STATX: the time of creation besides.
     pub(super) fn statx(&self, request: &Request<'_>) -> Outcome<Answer> {
         let (_, _): (StatxIn, _) = request.arguments()?;
-        let found = self.shown(&self.nodes.get(request.header.node)?);
-        Ok(Answer::of(&StatxOut { attr_valid: VALID, stat: statx(&found), ..StatxOut::default() }))
+        let (found, attr_valid) = self.shown(&self.nodes.get(request.header.node)?);
+        Ok(Answer::of(&StatxOut { attr_valid, stat: statx(&found), ..StatxOut::default() }))
     }
 
     /// SETATTR.
@@ -142,6 +155,7 @@ impl Served {
         let (asked, _): (SetattrIn, _) = request.arguments()?;
         let node = self.nodes.get(request.header.node)?;
         if asked.valid & fattr::SIZE != 0 {
+            self.behind.wait_for(request.header.node);
             self.resize(request, &node, &asked)?;
         }
         let mut set = SetAttributes::new().limited(!request.is_root());
@@ -175,8 +189,8 @@ impl Served {
         if asked.valid & others != 0 {
             node.set_attributes(&set)?;
         }
-        let found = self.shown(&node);
-        Ok(Answer::of(&AttrOut { attr_valid: VALID, attr: attr(&found), ..AttrOut::default() }))
+        let (found, attr_valid) = self.shown(&node);
+        Ok(Answer::of(&AttrOut { attr_valid, attr: attr(&found), ..AttrOut::default() }))
     }
 
     /// Truncates. A descriptor that was opened for writing may do so whatever the file's flags say since.

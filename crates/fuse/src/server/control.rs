@@ -79,7 +79,10 @@ pub(crate) fn negotiate(request: &Request<'_>) -> Outcome<Negotiated> {
 impl Served {
     /// SYNCFS, FSYNCDIR: everything is durable.
     pub(super) fn sync_volume(&self) -> Outcome<Answer> {
+        self.behind.wait_for_all();
+        let late = self.behind.tell_volume();
         self.volume.sync_all()?;
+        late?;
         Ok(Answer::DONE)
     }
 

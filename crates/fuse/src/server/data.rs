@@ -1,5 +1,6 @@
 //! The contents of files.
 
+use super::files::OpenFile;
 use super::{Answer, Served};
 use crate::reply::{Errno, Outcome};
 use crate::request::Request;
@@ -8,10 +9,13 @@ use crate::wire::{
     self, CopyFileRangeIn, FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut, ReadIn, WriteIn,
     WriteOut,
 };
-use uext4::{Buffer, Fallocate, WriteFlags};
+use uext4::{Buffer, Fallocate, InodeFlags, WriteFlags};
 
 /// Most bytes that one COPY_FILE_RANGE copies: the caller asks for the rest.
 const COPY_MAX: u64 = 64 << 20;
+
+/// Late writes end below this: every kind of file can be that large.
+const LATE_END: u64 = 16 << 30;
 
 /// How durable a write must be, by the flags of its open file.
 fn durability(flags: u32) -> WriteFlags {
@@ -47,6 +51,7 @@ impl Served {
         let (asked, _): (ReadIn, _) = request.arguments()?;
         let open = self.files.get(asked.fh)?;
         let room = memory.get_mut(..asked.size as usize).ok_or(Errno::INVALID)?;
+        self.behind.wait_for(request.header.node);
         Ok(Answer::memory(open.file.read_any_at(room, asked.offset)?))
     }
 
@@ -59,23 +64,48 @@ impl Served {
             self.strip_and_tell(request, &open.node)?;
         }
         let flags = if self.options.sync { WriteFlags::SYNC } else { durability(asked.flags) };
+        if !self.writes_late(&open, data, asked.offset, flags) {
+            self.behind.wait_for(request.header.node);
+            self.write_now(&open, &asked, data, flags)?;
+        }
+        Ok(Answer::of(&WriteOut { size: data.len() as u32, padding: 0 }))
+    }
+
+    /// Leaves a write for later, if nobody asks for more than the cache of a kernel gives.
+    fn writes_late(&self, open: &OpenFile, data: &[u8], pos: u64, flags: WriteFlags) -> bool {
+        let granted = self.behind.grants(data.len());
+        let ends = pos.checked_add(data.len() as u64).is_some_and(|end| end <= LATE_END);
+        if !granted || !open.takes_late || !flags.is_empty() || !ends {
+            return false;
+        }
+        if open.node.attributes().flags.contains(InodeFlags::SYNC) {
+            return false;
+        }
+        open.file.note_write();
+        self.behind.take(&open.late, pos, data)
+    }
+
+    fn write_now(&self, open: &OpenFile, asked: &WriteIn, data: &[u8], flags: WriteFlags) -> Outcome<()> {
         match open.appends {
             // Stores into a mapping of an append-only file have no place.
             true if asked.write_flags & wire::WRITE_CACHE != 0 => return Err(Errno(libc::EPERM)),
             true => drop(open.file.append(data, flags)?),
             false => drop(open.file.write_any_at(data, asked.offset, flags)?),
         }
-        Ok(Answer::of(&WriteOut { size: data.len() as u32, padding: 0 }))
+        Ok(())
     }
 
     /// FSYNC.
     pub(super) fn sync_file(&self, request: &Request<'_>) -> Outcome<Answer> {
         let (asked, _): (FsyncIn, _) = request.arguments()?;
         let open = self.files.get(asked.fh)?;
+        self.behind.wait_for(request.header.node);
+        let late = self.behind.tell(&open.late);
         match asked.flags & FSYNC_FDATASYNC {
             0 => open.file.sync_all()?,
             _ => open.file.sync_data()?,
         }
+        late?;
         Ok(Answer::DONE)
     }
 
@@ -90,7 +120,11 @@ impl Served {
         if !request.is_root() {
             self.strip_and_tell(request, &open.node)?;
         }
-        open.file.fallocate(mode, asked.offset, asked.length)?;
+        // What is late comes first, also where it only needs space.
+        self.behind.wait_for_all();
+        let changed = open.file.fallocate(mode, asked.offset, asked.length);
+        self.behind.count_again();
+        changed?;
         Ok(Answer::DONE)
     }
 
@@ -98,6 +132,7 @@ impl Served {
     pub(super) fn seek(&self, request: &Request<'_>) -> Outcome<Answer> {
         let (asked, _): (LseekIn, _) = request.arguments()?;
         let open = self.files.get(asked.fh)?;
+        self.behind.wait_for(request.header.node);
         let found = match asked.whence as i32 {
             libc::SEEK_DATA => open.file.seek_data(asked.offset)?,
             libc::SEEK_HOLE => open.file.seek_hole(asked.offset)?,
@@ -120,6 +155,8 @@ impl Served {
         if !request.is_root() {
             self.strip_and_tell(request, &to.node)?;
         }
+        self.behind.wait_for_all();
+        self.behind.count_again();
         let (wanted, mut done) = (asked.len.min(COPY_MAX), 0);
         while done < wanted {
             let length = (wanted - done).min(DATA_MAX as u64) as usize;

@@ -1,10 +1,12 @@
 //! Opening, creating and closing files.
 
 use super::{Answer, Served};
+use crate::behind::LateFile;
 use crate::reply::{Errno, Outcome};
 use crate::request::Request;
 use crate::table::id_of;
 use crate::wire::{self, CreateIn, OpenIn, OpenOut, ReleaseIn};
+use std::sync::Arc;
 use uext4::{File, InodeFlags, Node, OpenOptions};
 use zerocopy::IntoBytes;
 
@@ -13,6 +15,10 @@ pub(super) struct OpenFile {
     pub(super) file: File,
     pub(super) node: Node,
     id: u64,
+    /// Where its late writes go.
+    pub(super) late: Arc<LateFile>,
+    /// Whether its writes may be late.
+    pub(super) takes_late: bool,
     writes: bool,
     /// It can only grow: each write goes to its end.
     pub(super) appends: bool,
@@ -46,6 +52,9 @@ impl Served {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let truncates = flags & libc::O_TRUNC != 0;
         let found = node.attributes();
+        if truncates {
+            self.behind.wait_for(id_of(&found));
+        }
         let only_grows = found.flags.contains(InodeFlags::APPEND);
         if only_grows && (truncates || writes && flags & libc::O_APPEND == 0) {
             return Err(Errno(libc::EPERM));
@@ -69,7 +78,12 @@ impl Served {
             0 => wire::FOPEN_KEEP_CACHE,
             _ => wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES,
         };
-        let fh = self.files.add(OpenFile { file, node, id: id_of(&found), writes, appends });
+        let id = id_of(&found);
+        // A direct writer waits for the device, a limited one for its limits.
+        let limited = !request.is_root() && self.has_limits;
+        let takes_late = writes && !appends && !limited && flags & libc::O_DIRECT == 0 && !self.options.sync;
+        let late = LateFile::new(id, file.clone(), &self.behind);
+        let fh = self.files.add(OpenFile { file, node, id, late, takes_late, writes, appends });
         Ok((fh, OpenOut { fh, open_flags, padding: 0 }))
     }
 

@@ -56,6 +56,7 @@ impl Served {
         let (asked, input) = request.arguments::<IoctlIn>()?;
         let input = input.get(..asked.in_size as usize).ok_or(Errno::INVALID)?;
         let node = self.nodes.get(request.header.node)?;
+        self.behind.wait_for(request.header.node);
         match asked.command {
             FS_IOC_GETFLAGS => Ok(done((node.attributes().flags.bits() & VISIBLE).as_bytes())),
             FS_IOC_GETVERSION => Ok(done(node.attributes().generation.as_bytes())),

@@ -12,6 +12,7 @@ mod xattrs;
 
 pub(crate) use control::{Negotiated, negotiate};
 
+use crate::behind::Behind;
 use crate::options::ServeOptions;
 use crate::reply::{Errno, Outcome};
 use crate::request::Request;
@@ -30,10 +31,13 @@ pub(crate) struct Served {
     // Nodes and files before the volume, which their drop needs.
     files: Handles<OpenFile>,
     directories: Handles<OpenDirectory>,
+    behind: Behind,
     nodes: Nodes,
     volume: Volume,
     channel: Arc<dyn Channel>,
     options: ServeOptions,
+    /// Whether quota may refuse a write.
+    has_limits: bool,
 }
 
 /// What a reply holds besides its header.
@@ -82,23 +86,31 @@ impl Served {
         volume: Volume,
         channel: Arc<dyn Channel>,
         options: ServeOptions,
-    ) -> Result<Served, uext4::Error> {
-        let nodes = Nodes::new(&volume)?;
+    ) -> std::io::Result<Served> {
+        let nodes = Nodes::new(&volume).map_err(std::io::Error::other)?;
+        let behind = Behind::new(&volume)?;
+        let has_limits = !volume.quota_kinds().map_err(std::io::Error::other)?.is_empty();
         Ok(Served {
             files: Handles::default(),
             directories: Handles::default(),
+            behind,
             nodes,
             volume,
             channel,
             options,
+            has_limits,
         })
     }
 
-    /// Lets go of all files and nodes, and gives the volume back.
-    pub(crate) fn into_volume(self) -> Volume {
-        let Served { files, directories, nodes, volume, .. } = self;
+    /// Writes what is late, lets go of all files and nodes, and closes the volume.
+    ///
+    /// # Errors
+    /// As of [`Volume::close`]; a failure of a late write that nobody was told of.
+    pub(crate) fn close(self) -> Result<(), uext4::Error> {
+        let Served { files, directories, behind, nodes, volume, .. } = self;
+        let late = behind.close();
         drop((files, directories, nodes));
-        volume
+        volume.close().and(late)
     }
 
     /// Whether the operation waits for what was written before, and so for a device that may hang.
@@ -110,6 +122,9 @@ impl Served {
     pub(crate) fn serve(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
         let answer = self.dispatch(request, memory)?;
         let opcode = request.header.opcode;
+        if changes_names(opcode) || opcode == op::SETXATTR {
+            let _counted = self.behind.grants(0);
+        }
         if self.options.sync && changes(opcode) || self.options.dirsync && changes_names(opcode) {
             self.volume.sync_all()?;
         }

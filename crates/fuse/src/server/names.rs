@@ -13,10 +13,10 @@ use uext4::{FileKind, Node, NodeKind, RenameFlags};
 impl Served {
     /// Counts a look-up of a node.
     pub(super) fn known(&self, node: Node) -> EntryOut {
-        let found = self.shown(&node);
+        let (found, valid) = self.shown(&node);
         let id = id_of(&found);
         self.nodes.add(id, node);
-        entry(id, &found)
+        entry(id, &found, valid)
     }
 
     /// The answer that gives the kernel a node.
@@ -152,6 +152,8 @@ impl Served {
     ) -> Outcome<Answer> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVALID)?;
         let (old, new) = (self.nodes.get(request.header.node)?, self.nodes.get(directory)?);
+        // A file that replaces another has its contents then, also after a crash: programs count on it.
+        self.behind.wait_for_named(|| old.look_up(from).ok().map(|node| id_of(&node.attributes())));
         self.removing(&new, to, || old.rename(from, &new, to, flags))
     }
 
@@ -162,6 +164,7 @@ impl Served {
         if node.kind() == FileKind::Directory {
             return Err(Errno(libc::EPERM));
         }
+        self.behind.wait_for(asked.node);
         directory.link(name, &node)?;
         Ok(self.entered(node))
     }

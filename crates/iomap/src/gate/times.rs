@@ -10,6 +10,11 @@ impl InodeGate {
         cell.modified_ns.store(now_ns, Ordering::Relaxed);
     }
 
+    /// Notes a write at this moment, by a thread that does not hold the gate.
+    pub fn note_write_now(&self) {
+        self.left_modified_ns.fetch_max(crate::clock::coarse_now_ns(), Ordering::Relaxed);
+    }
+
     /// Time of the latest write through any cell in nanoseconds since 1970, or 0 if there was none. Where the times of
     /// a file are told or stored, this one counts if it is later.
     pub fn last_write_ns(&self) -> u64 {
