@@ -9,6 +9,7 @@ mod copy;
 mod copy_attributes;
 mod copy_into;
 mod copy_links;
+mod copy_options;
 mod copy_trees;
 mod descriptors;
 mod dirty;

@@ -1,6 +1,6 @@
 //! Owner, mode, times and extended attributes of copies.
 
-use crate::export::{Destination, Keep, Observer};
+use crate::export::{Destination, How, Observer};
 use crate::target::{Failed, Target};
 use crate::xattrs::{Limit, Xattrs};
 use rustix::fd::AsFd;
@@ -34,24 +34,24 @@ fn keep_mode(target: Target<'_>, metadata: &Metadata, limit: Limit) -> Result<()
 /// The attributes that copies get on the host.
 pub struct Attributes<'a> {
     destination: &'a Destination,
-    keep: Keep,
+    how: How,
     xattrs: Xattrs<'a>,
 }
 
 impl<'a> Attributes<'a> {
     /// For a copy out of `volume`.
-    pub fn new(volume: &'a Volume, destination: &'a Destination, keep: Keep) -> Self {
-        Attributes { destination, keep, xattrs: Xattrs::new(volume, destination, keep) }
+    pub fn new(volume: &'a Volume, destination: &'a Destination, how: How) -> Self {
+        Attributes { destination, how, xattrs: Xattrs::new(volume, destination, how.keep) }
     }
 
     /// Whether any attribute is to be kept.
     pub fn any(&self) -> bool {
-        self.keep != Keep::Nothing
+        self.how.keep.any()
     }
 
     /// The permissions for creating something.
-    pub fn at_first(&self, mode: u32) -> u32 {
-        self.keep.at_first(mode)
+    pub fn at_first(&self, metadata: &Metadata) -> u32 {
+        self.how.keep.at_first(metadata.mode, metadata.kind)
     }
 
     /// Sets the requested attributes of a created or existing file. Reports each that fails, and sets the others.
@@ -70,16 +70,39 @@ impl<'a> Attributes<'a> {
                 observer.trouble(destination.refused(path, action, error));
             }
         };
-        if !self.any() {
-            let kept = if made { less(target.fd(), metadata.mode) } else { Ok(()) };
-            return tell(kept, observer);
+        let keep = self.how.keep;
+        let new_mode = keep.new_mode_of(metadata.mode, metadata.kind);
+        if !keep.any() {
+            return tell(if made { less(target.fd(), new_mode) } else { Ok(()) }, observer);
         }
         // Changing the owner clears set-uid and file capabilities, so set both afterwards. Without privilege the mode
         // may remove the owner's write permission, and an access control list changes the mode, so the mode follows.
-        tell(keep_owner(target, metadata), observer);
+        if keep.owner {
+            tell(keep_owner(target, metadata), observer);
+        }
         let limit = self.xattrs.keep(path, target, metadata, observer);
-        tell(keep_mode(target, metadata, limit), observer);
-        tell(target.set_times(&times(metadata)), observer);
+        if keep.mode {
+            tell(keep_mode(target, metadata, limit), observer);
+        } else if made && metadata.kind != FileKind::Symlink {
+            tell(self.new_mode(target, new_mode, metadata.kind), observer);
+        }
+        if keep.times {
+            tell(target.set_times(&times(metadata)), observer);
+        }
+    }
+
+    /// The permissions of what was created and does not keep its mode.
+    fn new_mode(&self, target: Target<'_>, mode: u32, kind: FileKind) -> Result<(), Failed> {
+        if self.how.keep.owner {
+            // It got none for others before it had its owner.
+            let bits = if kind == FileKind::Directory { 0o1777 } else { 0o777 };
+            return target.set_mode(Mode::from_raw_mode(mode & bits & !self.how.umask));
+        }
+        match target {
+            Target::Open(fd) => less(fd, mode),
+            // Made with its permissions.
+            Target::Held { .. } => Ok(()),
+        }
     }
 
     /// Reports the files that were not reported individually.

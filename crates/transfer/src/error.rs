@@ -69,6 +69,12 @@ pub enum Cause {
     /// A directory has several names, or is inside itself.
     #[error("the directory is reached twice, and is copied once")]
     Twice,
+    /// A symbolic link that is followed leads back to a directory that is being copied.
+    #[error("leads back to a directory above it")]
+    Loop,
+    /// The allowance for what is reached through symbolic links is spent.
+    #[error("links lead to more than {SHARING_MAX} times the volume: copy it in parts")]
+    TooMuchLinked,
     /// The file is the device that is copied to.
     #[error("is the device of the destination")]
     DestinationDevice,
@@ -159,6 +165,11 @@ impl Error {
         matches!(&self.cause, Cause::Host { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
+    /// Whether a copy of a tree ends with it.
+    pub(crate) fn ends_source(&self) -> bool {
+        self.is_closed_pipe() || matches!(self.cause, Cause::TooMuchLinked)
+    }
+
     /// Whether the volume was aborted.
     pub(crate) fn is_of_aborted_volume(&self) -> bool {
         matches!(&self.cause, Cause::Volume(uext4::Error::Aborted(_)))
@@ -176,11 +187,11 @@ impl Error {
             }
             Cause::OverDirectory | Cause::NotRecursive => libc::EISDIR,
             Cause::OverOther => libc::ENOTDIR,
-            Cause::Twice => libc::ELOOP,
+            Cause::Twice | Cause::Loop => libc::ELOOP,
             Cause::JustMade => libc::EEXIST,
             Cause::Moved => libc::ESTALE,
             Cause::LongPath(_) => libc::ENAMETOOLONG,
-            Cause::TooMuchData => libc::EFBIG,
+            Cause::TooMuchData | Cause::TooMuchLinked => libc::EFBIG,
             Cause::ShortRead { .. } | Cause::NoMemory => libc::EIO,
             Cause::MoreAttributes(_) => libc::EUCLEAN,
             Cause::AttributesLeftOut(_) | Cause::MoreLeftOut(_) => libc::E2BIG,

@@ -4,7 +4,9 @@ use crate::attributes::{self, Attributes};
 use crate::devices::Devices;
 use crate::error::{Cause, Error, Result};
 use crate::made::Made;
+use crate::options::{Follow, Holes, Keep, without_zeros};
 use crate::read_ahead::{Sink, pour, stream};
+use crate::steps::Entry;
 use crate::{target, tree};
 use rustix::fd::AsFd;
 use std::collections::HashSet;
@@ -12,9 +14,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File as HostFile, OpenOptions};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use uext4::{DeviceSpec, File, Volume, WalkEntry};
+use uext4::{DeviceSpec, File, FileKind, Volume};
 
 /// Receives the progress of a copy.
 pub trait Observer {
@@ -28,23 +30,17 @@ pub trait Observer {
     fn copying(&mut self, _source: &[u8], _dest: &Path) {}
 }
 
-/// The attributes that copies keep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
-    /// Permissions, less the umask.
-    Nothing,
-    /// Owner (as root), all mode bits with their access control lists, times to the nanosecond.
-    Attributes,
-    /// Extended attributes too.
-    Everything,
-}
-
-impl Keep {
-    /// The permissions for creating something. If its own are set afterwards, others get none until then: with an
-    /// access control list the mode may grant more than the list does.
-    pub(crate) fn at_first(self, mode: u32) -> u32 {
-        if self == Keep::Nothing { mode } else { mode & 0o700 }
-    }
+/// How files are copied to the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    pub keep: Keep,
+    /// Of the process, for what gets an owner and not its mode.
+    pub umask: u32,
+    /// Of trees.
+    pub follow: Follow,
+    /// Remove and recreate files that cannot be opened for writing.
+    pub force: bool,
+    pub holes: Holes,
 }
 
 /// Copies one or several sources to one destination on the host. A file from one source is not replaced by one from
@@ -52,8 +48,8 @@ impl Keep {
 pub struct Export {
     dest: PathBuf,
     dest_is_dir: bool,
-    keep: Keep,
-    force: bool,
+    plain: bool,
+    how: How,
     made: Made,
     /// Destinations of single files.
     files: HashSet<PathBuf>,
@@ -68,43 +64,91 @@ impl Export {
             return Err(Error::host(dest, Cause::NotDirectory));
         }
         let made = Made::new(sources.len(), Devices::of(sources.iter().copied()));
-        Ok(Export { dest: dest.to_owned(), dest_is_dir, keep, force: false, made, files: HashSet::new() })
+        let how = How { keep, umask: 0o077, follow: Follow::Never, force: false, holes: Holes::Source };
+        Ok(Export { dest: dest.to_owned(), dest_is_dir, plain: false, how, made, files: HashSet::new() })
     }
 
     /// Whether to remove and recreate an existing file that cannot be opened for writing.
     pub fn force(self, force: bool) -> Export {
-        Export { force, ..self }
+        Export { how: How { force, ..self.how }, ..self }
     }
 
-    /// Copies the directory at `source` with everything in it, or any other file there: symbolic links as links, hard
-    /// links, pipes, sockets and (as root) device nodes too. `observer` is told what cannot be copied, and the copy
+    /// Which zeros become holes.
+    pub fn holes(self, holes: Holes) -> Export {
+        Export { how: How { holes, ..self.how }, ..self }
+    }
+
+    /// Which symbolic links are followed. [`Export::file`] copies a link only with [`Follow::Never`].
+    pub fn follow(self, follow: Follow) -> Export {
+        Export { how: How { follow, ..self.how }, ..self }
+    }
+
+    /// The process's umask, for what gets the owner of its source but not its mode. If it is not given, that has no
+    /// rights for others.
+    pub fn umask(self, umask: u32) -> Export {
+        Export { how: How { umask, ..self.how }, ..self }
+    }
+
+    /// The destination is a name even if a directory has it: a directory is then copied onto that one.
+    pub fn plain(self) -> Export {
+        Export { plain: true, ..self }
+    }
+
+    /// The destination must be a directory.
+    pub fn into_directory(self) -> Result<Export> {
+        if self.dest_is_dir { Ok(self) } else { Err(Error::host(self.dest, Cause::NotDirectory)) }
+    }
+
+    /// Copies the directory at `source` with everything in it, or any other file there: symbolic links that are not
+    /// followed, pipes, sockets and (as root) device nodes too. `observer` is told what cannot be copied, and the copy
     /// goes on; an error ends this source and, if it is [`Cause::Moved`], all of them.
     pub fn tree(&mut self, volume: &Volume, source: &Path, observer: &mut dyn Observer) -> Result<()> {
         let destination = self.destination(source)?;
         self.made.next_source(volume);
-        tree::copy(volume, source, &destination, (self.keep, self.force), &mut self.made, observer)
+        tree::copy(volume, source, &destination, self.how, &mut self.made, observer)
     }
 
     /// Copies the contents of one file, following symbolic links, into a file or anything else of that name. On
-    /// failure, a file that it created is removed.
+    /// failure, a file that it created is removed. Links that are not followed, and files whose hard links are kept,
+    /// go to the name itself, as in a tree.
     pub fn file(&mut self, volume: &Volume, source: &Path, observer: &mut dyn Observer) -> Result<()> {
-        let path = if self.dest_is_dir { self.dest.join(base_name(source)?) } else { self.dest.clone() };
+        let into = self.dest_is_dir && !self.plain;
+        let path = if into { self.dest.join(base_name(source)?) } else { self.dest.clone() };
         if self.files.contains(&path) {
             return Err(Error::host(path, Cause::JustMade));
         }
         if self.made.devices().are_at(&path) {
             return Err(Error::host(path, Cause::SourceDevice));
         }
-        copy(volume, source, &path, (self.keep, self.force), observer)?;
+        if self.as_tree(volume, source)? {
+            self.tree(volume, source, observer)?;
+        } else {
+            copy(volume, source, &path, self.how, observer)?;
+        }
         self.files.insert(path);
         Ok(())
+    }
+
+    /// Whether it is a link to copy, or a file that another source may be a name of.
+    fn as_tree(&self, volume: &Volume, source: &Path) -> Result<bool> {
+        let linked = self.how.keep.links && self.made.of_several();
+        let found = match self.how.follow {
+            Follow::Never => volume.symlink_metadata(source),
+            _ if !linked => return Ok(false),
+            _ => volume.metadata(source),
+        };
+        let kind = found.map_err(|error| Error::source(b"", error))?.kind;
+        Ok(kind == FileKind::Symlink || linked && kind == FileKind::Regular)
     }
 
     /// As in cp(1): into an existing directory under the source's name; otherwise under the destination's name. The
     /// root of a volume, `.` and `..` have no name: their contents go into the directory itself.
     fn destination(&self, source: &Path) -> Result<Destination> {
         let dest = &self.dest;
-        if self.dest_is_dir {
+        if self.dest_is_dir && self.plain && dest.file_name().is_none() {
+            return Ok(Destination { base: dest.clone(), name: None });
+        }
+        if self.dest_is_dir && !self.plain {
             let path = source.as_os_str().as_bytes();
             let last = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty());
             let nameless = matches!(last, None | Some(b"." | b".."));
@@ -151,8 +195,8 @@ impl Destination {
     }
 
     /// The name of an entry on the host; `None`: the directory itself.
-    pub fn name_of<'e>(&'e self, entry: &WalkEntry<'e>) -> Option<&'e [u8]> {
-        if entry.depth > 0 { Some(entry.name) } else { self.name.as_deref().map(OsStr::as_bytes) }
+    pub fn name_of<'e>(&'e self, entry: &Entry<'e>) -> Option<&'e [u8]> {
+        entry.name.or_else(|| self.name.as_deref().map(OsStr::as_bytes))
     }
 }
 
@@ -166,47 +210,69 @@ pub fn volume_size(volume: &Volume) -> u64 {
     geometry.blocks_count().saturating_mul(geometry.block_size().into())
 }
 
+/// Largest block of a host that counts: some name their favourite size of reads.
+const UNIT_MAX: u64 = 64 << 10;
+/// Size of the writes of zeros.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 /// Writes a sparse copy: data at its offset, nothing elsewhere.
 pub struct Sparse<'a> {
     pub file: &'a HostFile,
+    pub holes: Holes,
+    /// Bytes that become a hole together.
+    pub unit: usize,
     pub name: &'a Path,
     pub advance: &'a mut dyn FnMut(u64),
 }
 
+impl<'a> Sparse<'a> {
+    pub fn new(
+        file: &'a HostFile,
+        holes: Holes,
+        name: &'a Path,
+        advance: &'a mut dyn FnMut(u64),
+    ) -> Sparse<'a> {
+        let block = file.metadata().map_or(0, |metadata| metadata.blksize());
+        Sparse { file, holes, unit: block.clamp(512, UNIT_MAX) as usize, name, advance }
+    }
+}
+
 impl Sink for Sparse<'_> {
     fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<()> {
-        self.file.write_all_at(bytes, pos).map_err(|error| Error::refused(self.name, "write", error))?;
+        without_zeros(self.holes, self.unit, pos, bytes, |pos, bytes| self.file.write_all_at(bytes, pos))
+            .map_err(|error| Error::refused(self.name, "write", error))?;
         (self.advance)(bytes.len() as u64);
         Ok(())
     }
 
-    fn zeros(&mut self, _pos: u64, length: u64) -> Result<()> {
+    fn zeros(&mut self, pos: u64, length: u64) -> Result<()> {
+        let mut done = 0;
+        while self.holes == Holes::None && done < length {
+            let step = (length - done).min(ZEROS.len() as u64);
+            let written = self.file.write_all_at(&ZEROS[..step as usize], pos + done);
+            written.map_err(|error| Error::refused(self.name, "write", error))?;
+            done += step;
+        }
         (self.advance)(length);
         Ok(())
     }
 }
 
-fn copy(
-    volume: &Volume,
-    source: &Path,
-    path: &Path,
-    (keep, force): (Keep, bool),
-    observer: &mut dyn Observer,
-) -> Result<()> {
+fn copy(volume: &Volume, source: &Path, path: &Path, how: How, observer: &mut dyn Observer) -> Result<()> {
     let file = volume.open_file(source, uext4::OpenOptions::new().read(true));
     let file = file.map_err(|error| Error::source(b"", error))?;
     let metadata = file.metadata();
     observer.copying(b"", path);
-    let mode = keep.at_first(metadata.mode);
+    let mode = how.keep.at_first(metadata.mode, metadata.kind);
     let created = create(path, mode);
     // A directory stays, and is reported as the file that could not be opened.
-    let removed = created.is_err() && force && fs::remove_file(path).is_ok();
+    let removed = created.is_err() && how.force && fs::remove_file(path).is_ok();
     let (target, existed) = if removed { create(path, mode)? } else { created? };
     observer.begin(Some(file.size()));
     let advance = &mut |bytes| observer.advance(bytes);
     let regular = target.metadata().is_ok_and(|metadata| metadata.is_file());
     let done = if regular {
-        pour_sparse(volume, &file, &target, path, advance)
+        pour_sparse(volume, &file, Sparse::new(&target, how.holes, path, advance))
     } else {
         stream(volume, &file, &target, path, advance)
     };
@@ -216,22 +282,17 @@ fn copy(
     }
     done?;
     // Complete contents stay even if setting the attributes fails.
-    if keep != Keep::Nothing {
+    if how.keep.any() {
         let destination = Destination { base: PathBuf::new(), name: Some(path.as_os_str().to_owned()) };
-        let mut attributes = Attributes::new(volume, &destination, keep);
+        let mut attributes = Attributes::new(volume, &destination, how);
         attributes.keep(b"", target::Target::Open(target.as_fd()), &metadata, !existed, observer);
     }
     Ok(())
 }
 
-fn pour_sparse(
-    volume: &Volume,
-    file: &File,
-    target: &HostFile,
-    name: &Path,
-    advance: &mut dyn FnMut(u64),
-) -> Result<()> {
-    pour(b"", volume, file, 1, &mut Sparse { file: target, name, advance })?;
+fn pour_sparse(volume: &Volume, file: &File, mut sink: Sparse<'_>) -> Result<()> {
+    pour(b"", volume, file, 1, &mut sink)?;
+    let Sparse { file: target, name, .. } = sink;
     target.set_len(file.size()).map_err(|error| Error::refused(name, "set size", error))
 }
 

@@ -101,7 +101,7 @@ impl Host {
     pub fn enter(&mut self, name: &[u8], mode: u32) -> Result<(), Errno> {
         let name = plain(name)?;
         // The copy needs the owner's rights; leaving the directory restores them.
-        let mode = Mode::from_raw_mode(mode & 0o777 | 0o700);
+        let mode = Mode::from_raw_mode(mode & 0o1777 | 0o700);
         let made = match rustix::fs::mkdirat(self.here(), name, mode) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,

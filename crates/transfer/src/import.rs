@@ -1,6 +1,7 @@
 //! Copies one file of the host into a volume.
 
 use crate::error::{Cause, Error, Result};
+use crate::options::{Holes, without_zeros};
 use rustix::fs::SeekFrom;
 use std::fs::File as HostFile;
 use std::io::{self, Read};
@@ -34,13 +35,17 @@ pub struct Dest<'v> {
     pub path: &'v Path,
     /// User and group of a new file.
     pub owner: (u32, u32),
+    /// Permissions that a new file does not get.
+    pub umask: u32,
     /// What to do with an existing file.
     pub onto: Onto,
+    /// Which zeros become holes.
+    pub holes: Holes,
 }
 
-/// Copies the file `source` of the host to `dest`: its contents and, if the file is new, its permissions without
-/// set-user-id, set-group-id and sticky bits. Holes stay holes, except for the last block of a file that ends in one. A
-/// pipe or a device is read to its end. `advance` is called with the bytes of each part. Returns the size in bytes.
+/// Copies the file `source` of the host to `dest`: its contents and, if the file is new, its permissions less the
+/// umask of `dest`, without set-user-id, set-group-id and sticky bits. Holes become what `dest` says. A pipe or a
+/// device is read to its end. `advance` is called with the bytes of each part. Returns the size in bytes.
 ///
 /// A new file, or one that replaces another, gets its name once it is complete. Durable after the next sync or
 /// [`Volume::close`].
@@ -59,8 +64,8 @@ pub fn import(source: &Path, dest: &Dest<'_>, advance: &mut dyn FnMut(u64)) -> R
     let size = metadata.is_file().then_some(metadata.len());
     let room = size.map(|size| (&host, size));
     fill(dest, metadata.mode(), room, &mut |file| match size {
-        Some(size) => pour(source, &host, file, size, &mut memory()?, advance).map(|()| size),
-        None => drain(source, &host, file, advance),
+        Some(size) => pour(source, &host, file, (size, dest.holes), &mut memory()?, advance).map(|()| size),
+        None => drain(source, &host, file, dest.holes, advance),
     })
 }
 
@@ -76,7 +81,7 @@ pub fn import_stream(
     dest: &Dest<'_>,
     advance: &mut dyn FnMut(u64),
 ) -> Result<u64> {
-    fill(dest, mode, None, &mut |file| drain(name, from, file, advance))
+    fill(dest, mode, None, &mut |file| drain(name, from, file, dest.holes, advance))
 }
 
 /// Fills a new file, which then gets its name, or the existing one. Returns the result of `fill`. `room`: the source
@@ -87,21 +92,21 @@ pub(crate) fn fill(
     room: Option<(&HostFile, u64)>,
     fill: &mut dyn FnMut(&File) -> Result<u64>,
 ) -> Result<u64> {
-    let Dest { volume, path, owner, onto } = *dest;
+    let Dest { volume, path, owner, umask, onto, holes } = *dest;
     if onto == Onto::InPlace {
         match volume.open_file(path, OpenOptions::new().write(true)) {
             Err(uext4::Error::NotFound) => {}
             opened => {
                 let file = opened.map_err(answer)?;
                 if let Some((host, size)) = room {
-                    check_room(volume, &file, host, size).map_err(answer)?;
+                    check_room(volume, &file, host, (size, holes)).map_err(answer)?;
                 }
                 emptied(&file).map_err(answer)?;
                 return fill(&file);
             }
         }
     }
-    let options = OpenOptions::new().mode(mode & 0o777).owner(owner.0, owner.1);
+    let options = OpenOptions::new().mode(mode & 0o777 & !umask).owner(owner.0, owner.1);
     let new = volume.replace_file(path, options).map_err(answer)?;
     let filled = fill(new.file())?;
     new.finish().map_err(answer)?;
@@ -121,18 +126,19 @@ fn emptied(file: &File) -> uext4::Result<()> {
 const BLOCKS_OF_LEAF: u64 = 256;
 
 /// Whether the data of a host file fits once this one is truncated: in the free space, and the blocks it frees.
-fn check_room(volume: &Volume, file: &File, host: &HostFile, size: u64) -> uext4::Result<()> {
+fn check_room(
+    volume: &Volume,
+    file: &File,
+    host: &HostFile,
+    (size, holes): (u64, Holes),
+) -> uext4::Result<()> {
     let unit = u64::from(volume.block_size()) * u64::from(volume.superblock().geometry.cluster_blocks());
     let (mut pos, mut wanted) = (0, 0);
-    while let Some((start, end)) = next_data(host, pos, size) {
+    while let Some((start, end)) = next(host, pos, size, holes) {
         // Two ranges may touch one unit: it counts once for the first of them.
         let first = (start / unit * unit).max(pos.next_multiple_of(unit));
         wanted += end.next_multiple_of(unit).saturating_sub(first);
         pos = end;
-    }
-    if pos < size {
-        // The last block of a file that ends in a hole is written.
-        wanted += unit;
     }
     let block = u64::from(volume.block_size());
     wanted += wanted / block / BLOCKS_OF_LEAF * block;
@@ -152,7 +158,13 @@ pub(crate) fn memory() -> Result<Buffer> {
 }
 
 /// Copies a stream to its end. Writes whole steps, so that small reads from a pipe cause no small writes.
-pub(crate) fn drain(name: &Path, from: &HostFile, file: &File, advance: &mut dyn FnMut(u64)) -> Result<u64> {
+pub(crate) fn drain(
+    name: &Path,
+    from: &HostFile,
+    file: &File,
+    holes: Holes,
+    advance: &mut dyn FnMut(u64),
+) -> Result<u64> {
     let mut buffer = memory()?;
     let (mut from, mut pos) = (from, 0);
     loop {
@@ -166,27 +178,37 @@ pub(crate) fn drain(name: &Path, from: &HostFile, file: &File, advance: &mut dyn
             }
         }
         if filled > 0 {
-            file.write_any_at(&buffer[..filled], pos, WriteFlags::empty()).map_err(answer)?;
+            put(file, holes, pos, &buffer[..filled])?;
         }
         pos += filled as u64;
         advance(filled as u64);
         if filled < buffer.len() {
+            if file.size() < pos {
+                file.set_len(pos).map_err(answer)?;
+            }
             return Ok(pos);
         }
     }
 }
 
-/// Copies everything but holes, through `buffer`.
+/// Writes a part of a file that is new or empty.
+pub(crate) fn put(file: &File, holes: Holes, pos: u64, bytes: &[u8]) -> Result<()> {
+    let unit = file.metadata().block_size as usize;
+    let write = |pos, bytes: &[u8]| file.write_any_at(bytes, pos, WriteFlags::empty()).map(drop);
+    without_zeros(holes, unit, pos, bytes, write).map_err(answer)
+}
+
+/// Copies a file of `size` bytes through `buffer`, with its holes as `holes` says.
 pub(crate) fn pour(
     source: &Path,
     host: &HostFile,
     file: &File,
-    size: u64,
+    (size, holes): (u64, Holes),
     buffer: &mut [u8],
     advance: &mut dyn FnMut(u64),
 ) -> Result<()> {
     let mut pos = 0;
-    while let Some((start, end)) = next_data(host, pos, size) {
+    while let Some((start, end)) = next(host, pos, size, holes) {
         advance(start - pos);
         pos = start;
         while pos < end {
@@ -196,16 +218,24 @@ pub(crate) fn pour(
             if read == 0 {
                 return Err(Error::host(source, Cause::ShortRead { pos, read: 0, length: end - pos }));
             }
-            file.write_any_at(&part[..read], pos, WriteFlags::empty()).map_err(answer)?;
+            put(file, holes, pos, &part[..read])?;
             pos += read as u64;
             advance(read as u64);
         }
     }
     if file.size() < size {
-        file.write_any_at(&[0], size - 1, WriteFlags::empty()).map_err(answer)?;
+        file.set_len(size).map_err(answer)?;
     }
     advance(size.saturating_sub(pos));
     Ok(())
+}
+
+/// The next range to copy.
+fn next(host: &HostFile, pos: u64, size: u64, holes: Holes) -> Option<(u64, u64)> {
+    match holes {
+        Holes::None => (pos < size).then_some((pos, size)),
+        Holes::Source | Holes::Zeros => next_data(host, pos, size),
+    }
 }
 
 /// The next range with data, in bytes. A host without hole support has one range.

@@ -5,9 +5,9 @@
 //! volume; [`import`] and [`import_stream`] copy one file. Nothing is printed: an [`Observer`] receives progress, and a
 //! failure is an [`Error`] that names a path.
 //!
-//! Reading path: `export` (destinations) → `tree` (the walk) → `host` (creates files from untrusted names) →
-//! `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (files created so far), `devices` (devices
-//! that must not be written to).
+//! Reading path: `export` (destinations) → `tree` (the walk; `steps`: below links) → `host` (creates files from
+//! untrusted names) → `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (files created so far),
+//! `devices` (devices that must not be written to), `options` (what is kept).
 //!
 //! Into volumes: `into` (its own reading path), `import` (the bytes of one file).
 #![forbid(unsafe_code)]
@@ -21,14 +21,17 @@ mod host;
 mod import;
 mod into;
 mod made;
+mod options;
 mod read_ahead;
+mod steps;
 mod target;
 mod tree;
 mod xattrs;
 
 pub use devices::Devices;
 pub use error::{Cause, Error, Result, Subject};
-pub use export::{Export, Keep, Observer};
+pub use export::{Export, Observer};
 pub use import::{Dest, Onto, import, import_stream};
 pub use into::{From, Import, ImportOptions};
+pub use options::{Follow, Holes, Keep};
 pub use read_ahead::stream;

@@ -2,19 +2,22 @@
 
 use crate::attributes::Attributes;
 use crate::error::{Cause, Error, Result};
-use crate::export::{Destination, Keep, Observer, Sparse, volume_size};
+use crate::export::{Destination, How, Observer, Sparse, volume_size};
 use crate::host::Host;
 use crate::made::{First, Made};
+use crate::options::Follow;
 use crate::read_ahead::{Sink, pour};
+use crate::steps::{Below, Entry};
 use crate::target::Target;
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use uext4::format::RoCompat;
-use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume, WalkEntry, WalkOptions};
+use uext4::{File, FileKind, Ino, Metadata, OpenOptions, State, Visit, Volume};
 
 /// Files up to this size are read without a queue.
 const SMALL: u64 = 256 << 10;
@@ -22,11 +25,17 @@ const SMALL: u64 = 256 << 10;
 const LINK_PATH_MAX: usize = 4095;
 /// How many times its size is copied out of a volume with the feature for shared blocks. Such images are made by
 /// merging equal blocks: a system image saves a few percent, one of backups is said to contain 20 times its size. More
-/// than three times that is made to fill hosts, and its directories can still be copied one by one.
+/// than three times that is made to fill hosts, and its directories can still be copied one by one. The same holds for
+/// names of one file that become several, and for what links lead to.
 pub const SHARING_MAX: u64 = 64;
+
+/// What each entry below a link takes of the allowance for that, beside the size of directories: no more than its share
+/// of an honest volume.
+const ENTRY: u64 = 512;
 
 struct Copier<'a> {
     volume: &'a Volume,
+    source: &'a Path,
     destination: &'a Destination,
     host: Host,
     made: &'a mut Made,
@@ -34,11 +43,18 @@ struct Copier<'a> {
     allowance: u64,
     /// Of these, bytes that may be copied again where the host cannot create a hard link.
     unlinked: u64,
+    /// Bytes of data that may be copied again under other names.
+    again: u64,
+    /// Bytes of directories and entries that links may lead to.
+    linked: u64,
+    /// Files that may come again.
+    copied: HashSet<Ino>,
+    /// If links are followed: the directories from the source down to the one that is copied.
+    inside: HashSet<Ino>,
     /// Whether files may share blocks.
     shares: bool,
     attributes: Attributes<'a>,
-    /// Remove files that cannot be opened for writing.
-    force: bool,
+    how: How,
     observer: &'a mut dyn Observer,
     memory: Vec<u8>,
 }
@@ -48,12 +64,12 @@ pub fn copy(
     volume: &Volume,
     source: &Path,
     destination: &Destination,
-    (keep, force): (Keep, bool),
+    how: How,
     made: &mut Made,
     observer: &mut dyn Observer,
 ) -> Result<()> {
-    let walk = volume.walk(source, WalkOptions::new().brackets(true));
-    let mut walk = walk.map_err(|error| Error::source(b"", error))?;
+    let start = volume.resolve(source, how.follow != Follow::Never);
+    let start = start.map_err(|error| Error::source(b"", error))?;
     let host = Host::new(&destination.base, made.devices())
         .map_err(|error| Error::refused(&destination.base, "open", error))?;
     observer.begin(None);
@@ -62,34 +78,40 @@ pub fn copy(
     let shares = volume.superblock().features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
     let mut copier = Copier {
         volume,
+        source,
         destination,
         host,
         made,
         allowance: allowance(volume_size(volume), records, shares),
         unlinked: volume_size(volume),
+        again: volume_size(volume).saturating_mul(SHARING_MAX),
+        linked: volume_size(volume).saturating_mul(SHARING_MAX),
+        copied: HashSet::new(),
+        inside: HashSet::new(),
         shares,
-        attributes: Attributes::new(volume, destination, keep),
-        force,
+        attributes: Attributes::new(volume, destination, how),
+        how,
         observer,
         memory: Vec::new(),
     };
-    while let Some(told) = walk.advance() {
-        let entered = match told {
-            Err(error) => {
-                copier.observer.trouble(Error::source(&error.shown(), error.error));
-                continue;
-            }
-            Ok(entry) => copier.visit(&entry).map_err(|error| (error, entry.visit)),
-        };
-        match entered {
-            Ok(()) => {}
-            // Without its directory nothing below can be created.
-            Err((error, Visit::Enter)) => {
+    let mut walks = vec![Below::new(volume, start, None)];
+    while let Some(below) = walks.last_mut() {
+        let step = below.advance(|told| match told {
+            Err((path, error)) => (Visit::Found, Err(Error::source(&path, error))),
+            Ok(entry) => (entry.visit, copier.visit(&entry)),
+        });
+        match step {
+            None => drop(walks.pop()),
+            Some(None | Some((_, Ok(None)))) => {}
+            Some(Some((_, Ok(Some(link))))) => walks.push(link),
+            Some(Some((_, Err(error)))) if error.ends_source() => return Err(error),
+            Some(Some((visit, Err(error)))) => {
                 copier.observer.trouble(error);
-                walk.skip();
+                if visit == Visit::Enter {
+                    // Without its directory nothing below can be created.
+                    below.walk.skip();
+                }
             }
-            Err((error, _)) if error.is_closed_pipe() => return Err(error),
-            Err((error, _)) => copier.observer.trouble(error),
         }
         if copier.host.is_lost() {
             return Err(Error::host(&destination.base, Cause::Moved));
@@ -108,30 +130,78 @@ fn allowance(size: u64, records: u64, shares: bool) -> u64 {
 }
 
 impl Copier<'_> {
-    fn visit(&mut self, entry: &WalkEntry<'_>) -> Result<()> {
-        let Some(metadata) = entry.metadata else { return Ok(()) };
+    /// Copies it. A link that leads to a directory gives the walk over that.
+    fn visit(&mut self, entry: &Entry<'_>) -> Result<Option<Below>> {
+        let metadata = entry.metadata;
+        if entry.below_link && entry.visit != Visit::Leave {
+            let size = if entry.visit == Visit::Enter { metadata.size } else { 0 };
+            self.linked = self
+                .linked
+                .checked_sub(size.saturating_add(ENTRY))
+                .ok_or_else(|| Error::source(entry.path, Cause::TooMuchLinked))?;
+        }
         match entry.visit {
-            Visit::Found if metadata.kind == FileKind::Directory => Ok(()),
-            Visit::Found => self.make(entry, metadata),
-            Visit::Enter => {
-                let entered = match self.destination.name_of(entry) {
-                    Some(name) => self.host.enter(name, self.attributes.at_first(metadata.mode)),
-                    None => self.host.enter_base(),
-                };
-                entered.map_err(|error| self.refused(entry.path, "make directory", error))?;
-                if self.host.made_here() {
-                    self.observer.copying(entry.path, &self.destination.below(entry.path));
-                }
-                Ok(())
+            Visit::Found if metadata.kind == FileKind::Directory => Ok(None),
+            Visit::Found if metadata.kind == FileKind::Symlink && self.how.follow == Follow::All => {
+                self.follow(entry)
             }
+            Visit::Found => self.make(entry, metadata).map(|()| None),
+            Visit::Enter => self.enter(entry, metadata).map(|()| None),
             Visit::Leave => {
+                self.inside.remove(&entry.ino);
                 let (left, back) = self.host.leave();
                 if let Some(left) = left {
                     let target = Target::Open(left.fd.as_fd());
                     self.attributes.keep(entry.path, target, metadata, left.made, self.observer);
                 }
-                back.map_err(|error| self.refused(entry.path, "go back to", error))
+                back.map_err(|error| self.refused(entry.path, "go back to", error)).map(|()| None)
             }
+        }
+    }
+
+    fn enter(&mut self, entry: &Entry<'_>, metadata: &Metadata) -> Result<()> {
+        if self.inside.contains(&entry.ino) {
+            return Err(Error::source(entry.path, Cause::Loop));
+        }
+        let entered = match self.destination.name_of(entry) {
+            Some(name) => self.host.enter(name, self.attributes.at_first(metadata)),
+            None => self.host.enter_base(),
+        };
+        entered.map_err(|error| self.refused(entry.path, "make directory", error))?;
+        if self.how.follow == Follow::All {
+            self.inside.insert(entry.ino);
+        }
+        if self.host.made_here() {
+            self.observer.copying(entry.path, &self.destination.below(entry.path));
+        }
+        Ok(())
+    }
+
+    /// Copies what a link leads to.
+    fn follow(&mut self, entry: &Entry<'_>) -> Result<Option<Below>> {
+        let at = |error| Error::source(entry.path, error);
+        if entry.path.len() > LINK_PATH_MAX {
+            return Err(at(uext4::Error::NameTooLong));
+        }
+        let path = self.source.join(OsStr::from_bytes(entry.path));
+        let metadata = self.volume.metadata(path).map_err(at)?;
+        let target = Entry { ino: metadata.ino, metadata: &metadata, ..*entry };
+        if metadata.kind != FileKind::Directory {
+            return self.make(&target, &metadata).map(|()| None);
+        }
+        if self.inside.contains(&metadata.ino) {
+            return Err(Error::source(entry.path, Cause::Loop));
+        }
+        let name = entry.name.unwrap_or_default();
+        Ok(Some(Below::new(self.volume, metadata.ino, Some((entry.path, name)))))
+    }
+
+    /// Whether it may be reached under more names than are counted in it.
+    fn followed(&self, entry: &Entry<'_>) -> bool {
+        match self.how.follow {
+            Follow::Never => false,
+            Follow::Sources => entry.name.is_none(),
+            Follow::All => true,
         }
     }
 
@@ -140,8 +210,10 @@ impl Copier<'_> {
     }
 
     /// Copies anything but a directory.
-    fn make(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata) -> Result<()> {
-        let Some(name) = self.destination.name_of(entry).map(<[u8]>::to_vec) else { return Ok(()) };
+    fn make(&mut self, entry: &Entry<'_>, metadata: &Metadata) -> Result<()> {
+        let Some(name) = self.destination.name_of(entry).map(<[u8]>::to_vec) else {
+            return Err(Error::host(self.destination.below(b""), Cause::OverDirectory));
+        };
         if self.made.minds_names()
             && let Ok(there) = self.host.identity_of(&name)
         {
@@ -151,7 +223,8 @@ impl Copier<'_> {
             self.made.forget(there);
         }
         self.observer.copying(entry.path, &self.destination.below(entry.path));
-        let linked = if metadata.links > 1 { self.link(entry, metadata, &name)? } else { None };
+        let several = self.how.keep.links && (metadata.links > 1 || self.followed(entry));
+        let linked = if several { self.link(entry, metadata, &name)? } else { None };
         if linked == Some(Ok(())) {
             return Ok(());
         }
@@ -165,7 +238,7 @@ impl Copier<'_> {
         {
             self.made.note(new);
         }
-        if metadata.links > 1 {
+        if several {
             self.remember(entry, metadata, &name)?;
         }
         match linked {
@@ -178,7 +251,7 @@ impl Copier<'_> {
     /// may become a separate file (inner `Err`), as long as such files together do not exceed the volume.
     fn link(
         &mut self,
-        entry: &WalkEntry<'_>,
+        entry: &Entry<'_>,
         metadata: &Metadata,
         name: &[u8],
     ) -> Result<Option<std::result::Result<(), Errno>>> {
@@ -196,7 +269,7 @@ impl Copier<'_> {
         Ok(Some(linked))
     }
 
-    fn remember(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
+    fn remember(&mut self, entry: &Entry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let mut path =
             self.destination.name.as_deref().map_or_else(Vec::new, |name| name.as_bytes().to_vec());
         if !path.is_empty() && !entry.path.is_empty() {
@@ -207,15 +280,16 @@ impl Copier<'_> {
             return Err(Error::host(self.destination.below(entry.path), Cause::LongPath(path.len())));
         }
         let made = self.host.identity_of(name).map_err(|error| self.refused(entry.path, "stat", error))?;
-        self.made.remember(entry.ino, First { path, made, left: metadata.links - 1 });
+        let left = if self.followed(entry) { u32::MAX } else { metadata.links.saturating_sub(1) };
+        self.made.remember(entry.ino, First { path, made, left });
         Ok(())
     }
 
-    fn file(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
+    fn file(&mut self, entry: &Entry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let at = |error: uext4::Error| Error::source(entry.path, error);
         let file = self.volume.open_inode(entry.ino, OpenOptions::new().read(true)).map_err(at)?;
-        let make = if self.force { Host::file_by_force } else { Host::file };
-        let made = make(&self.host, name, self.attributes.at_first(metadata.mode));
+        let make = if self.how.force { Host::file_by_force } else { Host::file };
+        let made = make(&self.host, name, self.attributes.at_first(metadata));
         let (target, existed) = made.map_err(|error| self.refused(entry.path, "create", error))?;
         let path = self.destination.below(entry.path);
         let emptied = if existed { target.set_len(0) } else { Ok(()) };
@@ -234,18 +308,20 @@ impl Copier<'_> {
 
     fn contents(
         &mut self,
-        entry: &WalkEntry<'_>,
+        entry: &Entry<'_>,
         file: &File,
         target: &std::fs::File,
         path: &Path,
     ) -> Result<()> {
         let advance = &mut |bytes| self.observer.advance(bytes);
+        let may_come_again = entry.metadata.links > 1 || self.how.follow == Follow::All;
+        let again = !self.how.keep.links && may_come_again && !self.copied.insert(entry.ino);
         let mut sink = Bounded {
-            inner: Sparse { file: target, name: path, advance },
+            inner: Sparse::new(target, self.how.holes, path, advance),
             path: entry.path,
             ino: entry.ino,
-            allowance: &mut self.allowance,
-            shares: self.shares,
+            allowance: if again { &mut self.again } else { &mut self.allowance },
+            shares: self.shares || again,
         };
         if file.size() <= SMALL {
             pour_small(entry.path, file, &mut self.memory, &mut sink)?;
@@ -255,7 +331,7 @@ impl Copier<'_> {
         target.set_len(file.size()).map_err(|error| Error::refused(path, "set size", error))
     }
 
-    fn symlink(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
+    fn symlink(&mut self, entry: &Entry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let target = self.volume.read_link_of(entry.ino);
         let target = target.map_err(|error| Error::source(entry.path, error))?;
         let target = OsStr::from_bytes(&target);
@@ -265,10 +341,14 @@ impl Copier<'_> {
         self.keep_held(entry, metadata, name)
     }
 
-    fn node(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
+    fn node(&mut self, entry: &Entry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let kind = file_type(metadata.kind);
         let device = rustix::fs::makedev(metadata.rdev.0, metadata.rdev.1);
-        let mode = Mode::from_raw_mode(metadata.mode & 0o777);
+        let mode = Mode::from_raw_mode(match self.how.keep.mode {
+            // Later it takes /proc to set it.
+            true => metadata.mode & 0o777,
+            false => self.attributes.at_first(metadata) & 0o777,
+        });
         self.host
             .replace(name, |here, name| rustix::fs::mknodat(here, name, kind, mode, device))
             .map_err(|error| self.refused(entry.path, "make node", error))?;
@@ -276,7 +356,7 @@ impl Copier<'_> {
     }
 
     /// Sets the attributes of a file just created under this name that cannot be opened.
-    fn keep_held(&mut self, entry: &WalkEntry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
+    fn keep_held(&mut self, entry: &Entry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         if !self.attributes.any() {
             return Ok(());
         }

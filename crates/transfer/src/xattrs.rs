@@ -1,7 +1,8 @@
 //! Copies extended attributes, within an allowance.
 
 use crate::error::{Cause, Error};
-use crate::export::{Destination, Keep, Observer, volume_size};
+use crate::export::{Destination, Observer, volume_size};
+use crate::options::Keep;
 use crate::target::{Failed, Target};
 use rustix::io::Errno;
 use uext4::{Acl, AclKind, AclTag, FileKind, Metadata, Volume, XATTR_SIZE_MAX, Xattr};
@@ -117,9 +118,9 @@ impl<'a> Xattrs<'a> {
         Xattrs { volume, destination, keep, allowance: allowance(volume), left_out: 0 }
     }
 
-    /// Sets the requested attributes: all, or access control lists only, which belong to the mode. As in cp(1), lists
-    /// inherited from the parent directory are removed, and other attributes that this host or user cannot set are
-    /// skipped silently.
+    /// Sets the attributes that are kept; access control lists belong to the mode. As in cp(1), lists inherited from
+    /// the parent directory are removed with it, and other attributes that this host or user cannot set are skipped
+    /// silently, unless they are required.
     pub fn keep(
         &mut self,
         path: &[u8],
@@ -127,6 +128,9 @@ impl<'a> Xattrs<'a> {
         metadata: &Metadata,
         observer: &mut dyn Observer,
     ) -> Limit {
+        if !(self.keep.mode || self.keep.xattrs || self.keep.context) {
+            return Limit::MODE;
+        }
         let (bad, limit, hidden, set) = (0, None, false, Vec::new());
         let mut one = One { path, target, metadata, observer, bad, limit, hidden, set };
         self.copy(&mut one);
@@ -188,10 +192,11 @@ impl<'a> Xattrs<'a> {
     fn copy_one(&mut self, one: &mut One<'_>, xattr: Xattr<'_>) -> bool {
         let name = xattr.name().clone();
         let list = name.acl_kind();
-        if self.keep != Keep::Everything && list.is_none() {
+        let name = name.as_bytes();
+        let wanted = if list.is_some() { self.keep.mode } else { self.keep.has_xattr(name) };
+        if !wanted {
             return true;
         }
-        let name = name.as_bytes();
         // Never read more, whatever an entry claims.
         let size = xattr.stored_size().min(XATTR_SIZE_MAX.into());
         if !self.spend(size + name.len() as u64) {
@@ -206,7 +211,9 @@ impl<'a> Xattrs<'a> {
                     }
                     return true;
                 }
-                (Err((_, Errno::OPNOTSUPP | Errno::PERM)), None) => return true,
+                (Err((_, Errno::OPNOTSUPP | Errno::PERM)), None) if !self.keep.xattrs_required => {
+                    return true;
+                }
                 (Err((action, error)), _) => {
                     if list == Some(AclKind::Access) {
                         one.limit(Limit::of_lost(&value));
@@ -228,6 +235,7 @@ impl<'a> Xattrs<'a> {
     /// Removes the lists that the source does not have.
     fn remove_acls(&self, one: &mut One<'_>) {
         let kinds: &[AclKind] = match one.metadata.kind {
+            _ if !self.keep.mode => &[],
             FileKind::Symlink => &[],
             FileKind::Directory => &[AclKind::Access, AclKind::Default],
             _ => &[AclKind::Access],

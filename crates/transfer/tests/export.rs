@@ -64,7 +64,7 @@ fn a_tree_is_told_as_it_goes_and_keeps_its_links() {
     needs!(Need::Tool("mke2fs"));
     let Bed { volume, spec, scratch, .. } = &bed();
     let (to, mut seen) = (scratch.path().join("copy"), Seen::default());
-    let mut export = Export::new(&to, &[spec], Keep::Everything).unwrap();
+    let mut export = Export::new(&to, &[spec], Keep::EVERYTHING).unwrap();
     export.tree(volume, Path::new("/tree"), &mut seen).unwrap();
     assert!(seen.troubles.is_empty(), "{:?}", seen.troubles);
     assert_eq!((seen.begun, seen.bytes), (vec![None], HOLES + 7));
@@ -81,7 +81,7 @@ fn what_cannot_be_made_is_trouble_with_its_path_and_the_rest_goes_on() {
     let (to, mut seen) = (scratch.path().join("copy"), Seen::default());
     fs::create_dir_all(to.join("one")).unwrap();
     fs::write(to.join("sub"), "in the way").unwrap();
-    let mut export = Export::new(&to, &[spec], Keep::Nothing).unwrap();
+    let mut export = Export::new(&to, &[spec], Keep::NOTHING).unwrap();
     export.tree(volume, Path::new("/tree/."), &mut seen).unwrap();
     let mut told: Vec<_> = seen.troubles.iter().map(|error| (error.subject.clone(), error.errno())).collect();
     told.sort_by_key(|(subject, _)| format!("{subject:?}"));
@@ -96,15 +96,16 @@ fn sources_of_one_export_do_not_replace_each_other_and_no_source_is_written_to()
     needs!(Need::Tool("mke2fs"));
     let Bed { volume, spec, scratch, .. } = &bed();
     let (to, mut seen) = (scratch.path().join("copy"), Seen::default());
-    let refused = Export::new(&to, &[spec, spec], Keep::Nothing).err().unwrap();
+    let refused = Export::new(&to, &[spec, spec], Keep::NOTHING).err().unwrap();
     assert!(matches!(refused.cause, Cause::NotDirectory) && refused.subject == host(&to), "{refused}");
     fs::create_dir(&to).unwrap();
-    let mut export = Export::new(&to, &[spec, spec], Keep::Nothing).unwrap();
+    let mut export = Export::new(&to, &[spec, spec], Keep::NOTHING).unwrap();
     export.file(volume, Path::new("/tree/one"), &mut seen).unwrap();
     let again = export.file(volume, Path::new("/tree/sub/../one"), &mut seen).unwrap_err();
     assert!(matches!(again.cause, Cause::JustMade) && again.errno() == libc::EEXIST, "{again}");
     // A second volume that is open on the same device is the same source: two names of one file stay one.
-    let mut trees = Export::new(&to, &[spec, spec], Keep::Nothing).unwrap();
+    let links = Keep { links: true, ..Keep::NOTHING };
+    let mut trees = Export::new(&to, &[spec, spec], links).unwrap();
     trees.tree(volume, Path::new("/tree/one"), &mut seen).unwrap();
     trees.tree(&volume.clone(), Path::new("/tree/two"), &mut seen).unwrap();
     assert_eq!(fs::metadata(to.join("one")).unwrap().ino(), fs::metadata(to.join("two")).unwrap().ino());
@@ -112,7 +113,7 @@ fn sources_of_one_export_do_not_replace_each_other_and_no_source_is_written_to()
         uext4::device::Locator::Path(path) => path.clone(),
         other => panic!("{other:?}"),
     };
-    let mut over = Export::new(&image, &[spec], Keep::Nothing).unwrap();
+    let mut over = Export::new(&image, &[spec], Keep::NOTHING).unwrap();
     let refused = over.file(volume, Path::new("/tree/one"), &mut seen).unwrap_err();
     assert!(matches!(refused.cause, Cause::SourceDevice) && refused.subject == host(image), "{refused}");
     assert!(seen.troubles.is_empty(), "{:?}", seen.troubles);

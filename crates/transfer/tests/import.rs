@@ -9,7 +9,7 @@ use uext4::{OpenOptions, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::crash::{Options, assert_states};
 use uext4_testkit::device::{CrashDevice, CrashOptions};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, needs, oracle};
-use uext4_transfer::{Dest, Onto, import};
+use uext4_transfer::{Dest, Holes, Onto, import};
 
 const OLD: &[u8; 60_000] = &[b'o'; 60_000];
 
@@ -37,7 +37,7 @@ fn loaded(bytes: &[u8]) -> Arc<MemoryDevice> {
 }
 
 fn copy(source: &Path, volume: &Volume, onto: Onto) -> uext4_transfer::Result<u64> {
-    let dest = Dest { volume, path: Path::new("/data"), owner: (0, 0), onto };
+    let dest = Dest { volume, path: Path::new("/data"), owner: (0, 0), umask: 0, onto, holes: Holes::Source };
     // Each part is committed, as by somebody else's sync: a crash sees what is between.
     import(source, &dest, &mut |_| volume.sync_all().unwrap())
 }

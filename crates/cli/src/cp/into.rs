@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use uext4::{Caller, FileKind, Target};
-use uext4_transfer::{Dest, Devices, Error, From, Import, ImportOptions, Keep, Observer, Onto};
+use uext4_transfer::{Dest, Devices, Error, Follow, From, Import, ImportOptions, Keep, Observer, Onto};
 
 /// Copies files and trees of the host or of volumes into a volume.
 pub fn run(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals) -> Result<(), CliError> {
@@ -28,8 +28,12 @@ pub fn run(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Global
         let source = text::visible(source.as_bytes());
         return Err(CliError::usage(format!("{source} is the device itself")));
     }
-    let plain = !args.trees() && !args.preserve && args.owner.is_none() && !args.no_clobber;
-    if plain && sources.iter().all(|source| on_host(&source)) {
+    let contents = !args.trees()
+        && args.kept.keep == Keep::NOTHING
+        && args.follow() != Follow::Never
+        && args.owner.is_none()
+        && !args.no_clobber;
+    if contents && sources.iter().all(|source| on_host(&source)) {
         return files(args, sources, dest, globals);
     }
     if sources.iter().any(|source| source == STDIN) {
@@ -52,8 +56,11 @@ fn trees(
     let (uid, gid) = owner();
     let options = ImportOptions {
         recursive: args.trees(),
-        keep: args.keep(),
-        caller: Caller::new(uid, gid).umask(if args.keep() == Keep::Nothing { umask() } else { 0 }),
+        follow: args.follow(),
+        holes: args.sparse,
+        plain: args.no_target_directory,
+        keep: args.kept.keep,
+        caller: Caller::new(uid, gid).umask(umask()),
         owner: args.owner.as_deref().map(chown::both).transpose()?,
         onto: onto(args),
         no_clobber: args.no_clobber,
@@ -61,7 +68,8 @@ fn trees(
     let mut volumes = Volumes::default();
     let volume = volumes.get(dest, &writing)?;
     let (mut failures, mut verbose) = (globals.failures(), Verbose::new(args, globals));
-    let mut import = Import::new(&volume, dest.inner(), sources.len() > 1, devices, options)
+    let several = sources.len() > 1 || args.target_directory.is_some();
+    let mut import = Import::new(&volume, dest.inner(), several, devices, options)
         .map_err(|error| told(error, |path| dest.below(path)))?;
     for source in sources {
         let mut one = || {
@@ -157,14 +165,14 @@ fn files(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals)
     let mut volumes = Volumes::default();
     let volume = volumes.get(dest, &how)?;
     let into = volume.metadata(dest.inner()).is_ok_and(|found| found.kind == FileKind::Directory);
-    if !into && sources.len() > 1 {
+    if !into && (sources.len() > 1 || args.target_directory.is_some()) {
         return Err(CliError::failed(&dest.argument, "not a directory", libc::ENOTDIR));
     }
+    let into = into && !args.no_target_directory;
     if into && sources.iter().any(|source| source == STDIN) {
         return Err(CliError::usage("standard input has no name: name the destination file"));
     }
-    let owner = owner();
-    let onto = onto(args);
+    let (owner, umask, onto) = (owner(), umask(), onto(args));
     let (mut failures, mut verbose) = (globals.failures(), Verbose::new(args, globals));
     for source in sources {
         let name = Path::new(source).file_name().filter(|_| into);
@@ -172,7 +180,8 @@ fn files(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals)
         let named = name.map_or_else(|| dest.argument.clone(), |name| dest.below(name.as_bytes()));
         verbose.copying(source, &named);
         let path = Path::new(OsStr::from_bytes(&path));
-        let done = import_one(source, &Dest { volume: &volume, path, owner, onto })?;
+        let done =
+            import_one(source, &Dest { volume: &volume, path, owner, umask, onto, holes: args.sparse })?;
         let replaces = onto == Onto::Replaced && volume.metadata(path).is_ok();
         let done = done.map_err(|error| match error.errno() {
             libc::ENOSPC if replaces => told(error, |_dest| named.clone()).with(IN_PLACE),

@@ -1,49 +1,66 @@
 //! `uext4 cp`: copies files and trees out of volumes, into them, and within them.
 
 mod into;
+mod keep;
 
-use crate::args::{CommonArgs, Globals, SwitchArgs};
+use crate::args::{CommonArgs, Globals, SwitchArgs, choice};
 use crate::cat::Volumes;
 use crate::error::{CliError, Failures, told};
-use crate::open::{OpenHow, Operand};
+use crate::open::{OpenHow, Operand, umask};
 use crate::out::{Elements, Out};
 use crate::progress::{BYTES, OPEN_ENDED, Progress};
 use crate::text::{self, JsonBytes};
 use clap::{Args, ValueHint};
+use keep::Kept;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use uext4::{DeviceSpec, Target};
-use uext4_transfer::{Error, Export, Keep, Observer};
+use uext4_transfer::{Error, Export, Follow, Holes, Observer};
 
 /// `uext4 cp`.
 #[derive(Args)]
 #[command(
-    override_usage = "uext4 cp [OPTIONS] DEVICE:/path... HOSTPATH\n       uext4 cp [OPTIONS] PATH... DEVICE:/path"
+    args_override_self = true,
+    override_usage = "uext4 cp [OPTIONS] DEVICE:/path... HOSTPATH
+       uext4 cp [OPTIONS] PATH... DEVICE:/path
+       uext4 cp [OPTIONS] -t DIRECTORY PATH..."
 )]
 pub struct CpArgs {
-    /// Sources, then the destination: DEVICE:/path … HOSTPATH, or HOSTPATH|DEVICE:/path … DEVICE:/path. Holes and
-    /// unwritten ranges become holes. Without -p or -a, what is created in a volume gets the permissions of its source
-    /// and belongs to the user who runs this. An existing file of a volume is replaced once the last byte of the new
-    /// one is written: if anything fails, the old one stays. The new one keeps its owner, permissions and attributes,
-    /// but not its other hard links.
-    /// Without -r, pipes and devices of the host are read to their end, and `-` is standard input.
-    #[arg(value_name = "PATH", required = true, num_args = 2.., value_hint = ValueHint::FilePath)]
+    /// Sources, then the destination: DEVICE:/path … HOSTPATH, or HOSTPATH|DEVICE:/path … DEVICE:/path. Without
+    /// -p or -a, what is created in a volume gets the permissions of its source, less the umask, and belongs to
+    /// the user who runs this. An existing file of a volume is replaced once the last byte of the new one is
+    /// written: if anything fails, the old one stays. The new one keeps its owner, permissions and attributes,
+    /// but not its other hard links. Without -r, pipes and devices of the host are read to their end, and `-`
+    /// is standard input.
+    #[arg(value_name = "PATH", required = true, num_args = 1.., value_hint = ValueHint::FilePath)]
     pub paths: Vec<OsString>,
-    /// Copy directories with everything in them: symbolic links as links, hard links, pipes, sockets and device nodes
-    /// too (to the host, nodes only as root). What cannot be copied is reported, and the copy goes on. On the host, a
-    /// destination file with other hard links is recreated, and a hard link that cannot be created becomes a separate
-    /// file. Files copied from another source of the same command are kept, and so is the image of a volume.
+    /// Copy directories with everything in them: pipes, sockets and device nodes too (to the host, nodes only
+    /// as root), and, without -L, symbolic links as links. What cannot be copied is reported, and the copy goes
+    /// on. On the host, a destination file with other hard links is recreated, and a hard link that cannot be
+    /// created becomes a separate file. Files copied from another source of the same command are kept, and so
+    /// is the image of a volume.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// Same as -r, and keep what -p keeps and extended attributes.
-    #[arg(short, long)]
-    pub archive: bool,
-    /// Keep times to the nanosecond, all mode bits, access control lists and the owner (on the host, as root).
-    #[arg(short)]
-    pub preserve: bool,
+    /// What is kept, and which links are followed.
+    #[command(flatten)]
+    pub kept: Kept,
+    /// Which zeros become holes.
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    #[arg(value_parser = choice([
+        ("auto", Holes::Source, "Holes and unwritten ranges of the source"),
+        ("always", Holes::Zeros, "Blocks of zeros too"),
+        ("never", Holes::None, "None: all zeros are written"),
+    ]))]
+    pub sparse: Holes,
+    /// Copy all PATHs into this directory of the host or of a volume.
+    #[arg(short, long, value_name = "DIRECTORY", value_hint = ValueHint::AnyPath)]
+    pub target_directory: Option<OsString>,
+    /// The destination is a name, even that of a directory: a directory is copied onto it, not into it.
+    #[arg(short = 'T', long)]
+    pub no_target_directory: bool,
     /// If a file of the host cannot be opened for writing, remove and recreate it.
     #[arg(short = 'f')]
     pub replace: bool,
@@ -70,16 +87,26 @@ pub struct CpArgs {
 }
 
 impl CpArgs {
-    fn keep(&self) -> Keep {
-        match (self.archive, self.preserve) {
-            (true, _) => Keep::Everything,
-            (false, true) => Keep::Attributes,
-            (false, false) => Keep::Nothing,
-        }
+    fn trees(&self) -> bool {
+        self.recursive || self.kept.archive
     }
 
-    fn trees(&self) -> bool {
-        self.recursive || self.archive
+    /// As in cp(1): without an option, links are followed unless the copy is recursive.
+    fn follow(&self) -> Follow {
+        self.kept.follow.unwrap_or(if self.trees() { Follow::Never } else { Follow::All })
+    }
+
+    /// The destination, and the sources.
+    fn destination(&self) -> Result<(&OsString, &[OsString]), CliError> {
+        match (&self.target_directory, self.paths.split_last()) {
+            (Some(_), _) if self.no_target_directory => Err(CliError::usage("-t and -T exclude each other")),
+            (Some(directory), _) => Ok((directory, &self.paths)),
+            (None, None | Some((_, []))) => Err(CliError::usage("cp needs a source and a destination")),
+            (None, Some((_, [_, _, ..]))) if self.no_target_directory => {
+                Err(CliError::usage("with -T there is one source and one destination"))
+            }
+            (None, Some(both)) => Ok(both),
+        }
     }
 }
 
@@ -176,22 +203,20 @@ impl Observer for Watch<'_, '_> {
 
 /// Runs it.
 pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
-    let Some((dest, sources)) = args.paths.split_last() else {
-        return Err(CliError::usage("cp needs a source and a destination"));
-    };
+    let (dest, sources) = args.destination()?;
     if Target::has_inner_path(dest.as_bytes()) {
         return into::run(args, sources, &Operand::parse(dest)?, globals);
     }
     if globals.watchers.rehearsal.is_some() {
         return Err(CliError::usage(
-            "explain rehearses copies into volumes only: the last PATH must be DEVICE:/path",
+            "explain rehearses copies into volumes only: the destination must be DEVICE:/path",
         ));
     }
     let only_into =
         [("--in-place", args.in_place), ("--owner", args.owner.is_some()), ("-n", args.no_clobber)];
     if let Some((option, _)) = only_into.into_iter().find(|(_, given)| *given) {
         return Err(CliError::usage(format!(
-            "{option} is for copies into a volume: the last PATH must be DEVICE:/path"
+            "{option} is for copies into a volume: the destination must be DEVICE:/path"
         )));
     }
     refuse_host_sources(sources)?;
@@ -199,10 +224,8 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     let mut named = HashSet::new();
     let once = sources.iter().filter(|source| named.insert(*source));
     let operands = once.map(|source| Operand::parse(source)).collect::<Result<Vec<_>, _>>()?;
-    let keep = args.keep();
     let specs: Vec<&DeviceSpec> = operands.iter().map(|operand| &operand.spec).collect();
-    let export = Export::new(Path::new(dest), &specs, keep);
-    let mut export = export.map_err(|error| told(error, |_source| dest.clone()))?.force(args.replace);
+    let mut export = export(args, dest, &specs).map_err(|error| told(error, |_source| dest.clone()))?;
     let trees = args.trees();
     let open = if trees { OpenHow::walking } else { OpenHow::reading };
     let how = open(globals, args.common.force, args.switches.switches);
@@ -222,6 +245,16 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
     }
     verbose.finish()?;
     failures.finish()
+}
+
+fn export(args: &CpArgs, dest: &OsStr, sources: &[&DeviceSpec]) -> uext4_transfer::Result<Export> {
+    let export = Export::new(Path::new(dest), sources, args.kept.keep)?.force(args.replace);
+    let export = export.holes(args.sparse).follow(args.follow()).umask(umask());
+    match (&args.target_directory, args.no_target_directory) {
+        (Some(_), _) => export.into_directory(),
+        (None, true) => Ok(export.plain()),
+        (None, false) => Ok(export),
+    }
 }
 
 /// Refuses a copy from host to host.

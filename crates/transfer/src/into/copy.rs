@@ -7,6 +7,7 @@ use super::{ImportOptions, inside};
 use crate::error::{Cause, Error, Result};
 use crate::export::Observer;
 use crate::import::{Dest, fill};
+use crate::options::Follow;
 use std::collections::HashSet;
 use std::path::Path;
 use uext4::{FileKind, Ino, Node, NodeKind, Volume};
@@ -32,6 +33,8 @@ pub struct Copier<'a, O: Origin> {
     pub made: HashSet<Ino>,
     /// Directories of the tree that were entered.
     pub entered: HashSet<(u64, u64)>,
+    /// Names found in directories.
+    pub found: u64,
     /// For contents.
     pub buffer: &'a mut [u8],
     /// The threads that fill new files.
@@ -81,12 +84,15 @@ impl Paths {
 impl<O: Origin> Copier<'_, O> {
     /// Copies the root of the tree under a name in `directory`, or its contents into the directory itself.
     pub fn run(&mut self, directory: &Node, name: Option<&[u8]>) -> Result<()> {
-        let thing = self.origin.root(!self.options.recursive)?;
+        let thing = self.origin.root()?;
         let item = self.origin.item(&thing).clone();
         let mut paths = Paths::default();
         join(&mut paths.copy, name.unwrap_or_default());
         if item.kind != FileKind::Directory {
-            let Some(name) = name else { return Err(self.at(&paths, Cause::NoDirectory)) };
+            let Some(name) = name else {
+                let plain = self.options.plain;
+                return Err(self.at(&paths, if plain { Cause::OverDirectory } else { Cause::NoDirectory }));
+            };
             if self.directory_wanted {
                 return Err(self.at(&paths, uext4::Error::NotDirectory));
             }
@@ -101,9 +107,17 @@ impl<O: Origin> Copier<'_, O> {
             let Some(name) = level.names.next() else {
                 let Some(level) = stack.pop() else { break };
                 self.leave(&level, &paths);
+                if self.options.follow == Follow::All {
+                    // Links may lead to it again, but not from inside.
+                    self.entered.remove(&self.origin.item(&level.thing).identity);
+                }
                 continue;
             };
             paths.push(&name);
+            self.found += 1;
+            if self.found > self.origin.names_max() {
+                return Err(Error::source(&paths.source, Cause::TooMuchLinked));
+            }
             let entered = self.child(&level.thing, &level.node, &name, &paths);
             match entered {
                 Ok(None) => {}
@@ -155,12 +169,16 @@ impl<O: Origin> Copier<'_, O> {
         name: Option<&[u8]>,
         paths: &Paths,
     ) -> Result<Level<O::Thing>> {
-        if self.above.as_ref().is_some_and(|above| above.contains(&Ino(item.identity.1 as u32))) {
+        let ino = Ino(item.identity.1 as u32);
+        // A link may lead to what this copy made.
+        if self.above.as_ref().is_some_and(|above| above.contains(&ino) || self.made.contains(&ino)) {
             return Err(self.at(paths, Cause::IntoItself));
         }
-        // Only a damaged tree has a directory twice, or bind mounts: a copy of those could go on for ever.
+        // Without links, only a damaged tree has a directory twice, or bind mounts: a copy of those could go on for
+        // ever, as one in a directory that a link inside it leads to.
         if !self.entered.insert(item.identity) {
-            return Err(Error::source(&paths.source, Cause::Twice));
+            let looped = self.options.follow == Follow::All;
+            return Err(Error::source(&paths.source, if looped { Cause::Loop } else { Cause::Twice }));
         }
         let shown = self.below(paths).to_vec();
         let at = |error: uext4::Error| Error::destination(&shown, error);
@@ -223,11 +241,15 @@ impl<O: Origin> Copier<'_, O> {
             }
         }
         self.observer.copying(&paths.source, &inside(Path::new(""), self.below(paths)));
-        let linked = self.options.recursive && item.links > 1;
+        let linked = self.options.keep.links && (item.links > 1 || self.followed(paths));
         if linked && let Some(first) = self.links.find(self.volume, self.number, item) {
             return self.link(&first, existing, parent, name).map_err(at);
         }
-        let fills = item.kind == FileKind::Regular || !self.options.recursive;
+        let fills = match item.kind {
+            FileKind::Regular => true,
+            FileKind::Symlink => false,
+            _ => !self.options.recursive,
+        };
         let node = match existing {
             Some(existing) if fills && !matches!(existing.kind(), FileKind::Fifo | FileKind::Socket) => {
                 self.refill(&thing, item, paths)?
@@ -258,6 +280,15 @@ impl<O: Origin> Copier<'_, O> {
         }
         self.attributes(&thing, item, &node, paths);
         Ok(())
+    }
+
+    /// Whether it may have been reached through a link, and so more often than it has names.
+    fn followed(&self, paths: &Paths) -> bool {
+        match self.options.follow {
+            Follow::Never => false,
+            Follow::Sources => paths.source.is_empty(),
+            Follow::All => true,
+        }
     }
 
     /// Fills a new file: in a thread, unless it is needed at once for the next of its names.
@@ -313,9 +344,10 @@ impl<O: Origin> Copier<'_, O> {
         }
         let (mode, caller) = made::first(self.options, item);
         let owner = (caller.uid, caller.gid);
-        let dest = Dest { volume: self.volume, path: &path, owner, onto: self.options.onto };
+        let (onto, holes, umask) = (self.options.onto, self.options.holes, caller.umask);
+        let dest = Dest { volume: self.volume, path: &path, owner, umask, onto, holes };
         let (origin, buffer, observer) = (self.origin, &mut *self.buffer, &mut *self.observer);
-        let filled = fill(&dest, mode & !caller.umask, None, &mut |file| {
+        let filled = fill(&dest, mode, None, &mut |file| {
             let advance = &mut |bytes| observer.advance(bytes);
             origin.fill(thing, &paths.source, file, buffer, advance).map(|()| 0)
         });
@@ -350,11 +382,11 @@ impl<O: Origin> Copier<'_, O> {
         let (mode, caller) = made::first(self.options, item);
         let (major, minor) = item.device;
         let kind = match item.kind {
-            _ if !self.options.recursive => NodeKind::Regular,
             FileKind::Symlink => {
                 let target = self.origin.target(thing, &paths.source)?;
                 return parent.make_symlink(name, target, &caller).map_err(at);
             }
+            _ if !self.options.recursive => NodeKind::Regular,
             FileKind::Fifo => NodeKind::Fifo,
             FileKind::Socket => NodeKind::Socket,
             FileKind::CharDevice => NodeKind::Char { major, minor },

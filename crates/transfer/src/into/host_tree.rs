@@ -5,6 +5,7 @@ use super::origin::{Item, Origin};
 use crate::devices::Devices;
 use crate::error::{Error, Result};
 use crate::import::{drain, pour};
+use crate::options::{Follow, Holes};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -23,6 +24,8 @@ pub struct HostTree<'a> {
     pub base: &'a Path,
     /// The devices under the destination.
     pub devices: &'a Devices,
+    /// Whether it is copied with everything in it, which links are followed, which zeros become holes.
+    pub how: (bool, Follow, Holes),
 }
 
 enum Place<'t> {
@@ -38,6 +41,8 @@ pub struct HostThing {
     /// Where it has a name: for what cannot be opened. `None`: the current directory.
     directory: Option<Arc<OwnedFd>>,
     name: Vec<u8>,
+    /// Whether a link of that name is followed.
+    followed: bool,
     size: Option<u64>,
     /// It has few holes, if any.
     dense: bool,
@@ -63,7 +68,8 @@ impl HostTree<'_> {
         let mut stat =
             rustix::fs::statat(at, name, flags).map_err(|error| self.refused(path, "stat", error))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        let stream = follow && !matches!(kind, FileType::Directory | FileType::RegularFile);
+        let stream =
+            !self.how.0 && !matches!(kind, FileType::Directory | FileType::RegularFile | FileType::Symlink);
         let open = if stream || matches!(kind, FileType::Directory | FileType::RegularFile) {
             let mut how = OFlags::RDONLY | OFlags::CLOEXEC;
             // Something else may have the name by now: do not follow it, and do not wait for its other end.
@@ -83,7 +89,7 @@ impl HostTree<'_> {
         let Some(item) = item(&stat) else { return Err(self.refused(path, "copy", Errno::OPNOTSUPP)) };
         let size = (kind == FileType::RegularFile).then_some(stat.st_size as u64);
         let dense = (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64;
-        Ok(HostThing { item, open, directory, name: name.to_vec(), size, dense })
+        Ok(HostThing { item, open, directory, name: name.to_vec(), followed: follow, size, dense })
     }
 
     /// How its attributes are reached: what is neither a file nor a directory has no descriptor that may read them.
@@ -102,12 +108,17 @@ impl HostTree<'_> {
 impl Origin for HostTree<'_> {
     type Thing = HostThing;
 
-    fn root(&self, follow: bool) -> Result<HostThing> {
+    fn root(&self) -> Result<HostThing> {
+        let follow = self.how.1 != Follow::Never;
         self.thing(None, self.base.as_os_str().as_bytes(), b"", follow)
     }
 
     fn child(&self, directory: &HostThing, name: &[u8], path: &[u8]) -> Result<HostThing> {
-        self.thing(directory.open.clone(), name, path, false)
+        self.thing(directory.open.clone(), name, path, self.how.1 == Follow::All)
+    }
+
+    fn names_max(&self) -> u64 {
+        u64::MAX
     }
 
     fn item<'t>(&self, thing: &'t HostThing) -> &'t Item {
@@ -151,6 +162,7 @@ impl Origin for HostTree<'_> {
         let mut names = vec![0; XATTR_MAX];
         let length = match Self::place(thing) {
             Place::Open(fd) => rustix::fs::flistxattr(fd, &mut names[..]),
+            Place::Named(at) if thing.followed => rustix::fs::listxattr(at, &mut names[..]),
             Place::Named(at) => rustix::fs::llistxattr(at, &mut names[..]),
         };
         let length = match length {
@@ -165,6 +177,7 @@ impl Origin for HostTree<'_> {
         let mut value = vec![0; XATTR_MAX];
         let found = match Self::place(thing) {
             Place::Open(fd) => rustix::fs::fgetxattr(fd, name, &mut value[..]),
+            Place::Named(at) if thing.followed => rustix::fs::getxattr(at, name, &mut value[..]),
             Place::Named(at) => rustix::fs::lgetxattr(at, name, &mut value[..]),
         };
         match found {
@@ -191,13 +204,15 @@ impl Origin for HostTree<'_> {
         let copy = open.try_clone().map_err(|error| Error::refused(self.base, "duplicate", error))?;
         let (host, named) = (HostFile::from(copy), self.base.join(OsStr::from_bytes(path)));
         let named = if path.is_empty() { self.base } else { &named };
-        if let Some(size) = thing.size.filter(|size| thing.dense && *size > buffer.len() as u64) {
+        let holes = self.how.2;
+        let dense = thing.dense && holes != Holes::Zeros;
+        if let Some(size) = thing.size.filter(|size| dense && *size > buffer.len() as u64) {
             // In one piece, although other files are written meanwhile. If that fails, the writes tell.
             let _only_a_hint = file.fallocate(Fallocate::KeepSize, 0, size);
         }
         match thing.size {
-            Some(size) => pour(named, &host, file, size, buffer, advance),
-            None => drain(named, &host, file, advance).map(drop),
+            Some(size) => pour(named, &host, file, (size, holes), buffer, advance),
+            None => drain(named, &host, file, holes, advance).map(drop),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::ImportOptions;
 use super::origin::{Item, Origin};
 use crate::error::Error;
-use crate::export::Keep;
+use crate::options::Keep;
 use std::collections::HashMap;
 use std::sync::Arc;
 use uext4::device::Device;
@@ -23,8 +23,10 @@ pub fn look_up(directory: &Node, name: &[u8]) -> uext4::Result<Option<Node>> {
 /// Mode and caller to create something with. Attributes that are kept are set once it is complete.
 pub fn first(options: &ImportOptions, item: &Item) -> (u32, Caller) {
     let mut caller = options.caller.clone();
-    if options.keep != Keep::Nothing {
+    if options.keep.owner {
         (caller.uid, caller.gid) = item.owner;
+    }
+    if options.keep.mode {
         caller.umask = 0;
     }
     if let Some(owner) = options.owner {
@@ -32,7 +34,9 @@ pub fn first(options: &ImportOptions, item: &Item) -> (u32, Caller) {
     }
     // As mkdir: the sticky bit counts.
     let mask = if item.kind == FileKind::Directory { 0o1777 } else { 0o777 };
-    (item.mode & mask, caller)
+    let keep = options.keep;
+    let mode = if keep.mode { item.mode } else { keep.new_mode_of(item.mode, item.kind) };
+    (mode & mask, caller)
 }
 
 /// Gives a copy the attributes that are kept. Tells each that fails, and sets the others.
@@ -45,9 +49,9 @@ pub fn keep<O: Origin>(
     (source, shown): &(Vec<u8>, Vec<u8>),
     tell: &mut dyn FnMut(Error),
 ) {
-    if options.keep != Keep::Nothing {
-        let everything = options.keep == Keep::Everything;
-        keep_xattrs(origin, thing, node, everything, source, &mut |error| tell(error.below(shown)));
+    let kept = options.keep;
+    if kept.mode || kept.xattrs || kept.context {
+        keep_xattrs(origin, thing, node, kept, source, &mut |error| tell(error.below(shown)));
     }
     if let Err(error) = keep_attributes(options, item, node) {
         tell(Error::destination(shown, error));
@@ -57,26 +61,31 @@ pub fn keep<O: Origin>(
 /// Sets mode, owner and times as far as they are kept, in one transaction.
 fn keep_attributes(options: &ImportOptions, item: &Item, node: &Node) -> uext4::Result<()> {
     let mut set = SetAttributes::new().keep_privileges(true);
-    if options.keep != Keep::Nothing {
-        let (uid, gid) = options.owner.unwrap_or(item.owner);
-        set = set.uid(uid).gid(gid).accessed(item.accessed).modified(item.modified);
-        if item.kind != FileKind::Symlink {
-            set = set.mode(item.mode);
-        }
-    } else if let Some((uid, gid)) = options.owner {
+    let keep = options.keep;
+    let owner = options.owner.or(Some(item.owner).filter(|_| keep.owner));
+    if let Some((uid, gid)) = owner {
         set = set.uid(uid).gid(gid);
-    } else {
-        return Ok(());
     }
-    node.set_attributes(&set)
+    if keep.times {
+        set = set.accessed(item.accessed).modified(item.modified);
+    }
+    let sets_mode = keep.mode && item.kind != FileKind::Symlink;
+    if sets_mode {
+        set = set.mode(item.mode);
+    }
+    match owner.is_some() || keep.times || sets_mode {
+        true => node.set_attributes(&set),
+        false => Ok(()),
+    }
 }
 
-/// Sets extended attributes: all, or access control lists only. Lists that came from the directory of the copy go.
+/// Sets extended attributes: access control lists with the mode, others if they are kept. Lists that came from the
+/// directory of the copy go.
 fn keep_xattrs<O: Origin>(
     origin: &O,
     thing: &O::Thing,
     node: &Node,
-    all: bool,
+    keep: Keep,
     path: &[u8],
     tell: &mut dyn FnMut(Error),
 ) {
@@ -89,14 +98,16 @@ fn keep_xattrs<O: Origin>(
     };
     for inherited in node.xattrs().flatten() {
         let inherited = inherited.as_bytes();
-        if LISTS.contains(&inherited)
+        if keep.mode
+            && LISTS.contains(&inherited)
             && !names.iter().any(|name| name == inherited)
             && let Err(error) = node.remove_xattr(inherited)
         {
             tell(Error::destination(b"", error).about_attribute(inherited));
         }
     }
-    for name in names.iter().filter(|name| all || LISTS.contains(&&name[..])) {
+    let wanted = |name: &[u8]| if LISTS.contains(&name) { keep.mode } else { keep.has_xattr(name) };
+    for name in names.iter().filter(|name| wanted(name)) {
         let value = match origin.xattr(thing, name, path) {
             Ok(Some(value)) => value,
             Ok(None) => continue,
@@ -106,8 +117,9 @@ fn keep_xattrs<O: Origin>(
             }
         };
         match node.set_xattr(name, value, XattrFlags::empty()) {
+            Ok(()) => {}
             // A name space of another file system.
-            Ok(()) | Err(uext4::Error::NotSupported(_)) => {}
+            Err(uext4::Error::NotSupported(_)) if !keep.xattrs_required => {}
             Err(error) => tell(Error::destination(b"", error).about_attribute(name)),
         }
     }

@@ -12,8 +12,9 @@ mod volume_tree;
 
 use crate::devices::Devices;
 use crate::error::{Cause, Error, Result};
-use crate::export::{Keep, Observer};
+use crate::export::Observer;
 use crate::import::{Onto, memory};
+use crate::options::{Follow, Holes, Keep};
 use copy::Copier;
 use host_tree::HostTree;
 use made::Links;
@@ -38,9 +39,15 @@ pub enum From<'a> {
 /// How things are copied into a volume.
 #[derive(Debug, Clone)]
 pub struct ImportOptions {
-    /// Whether directories are copied, with everything in them. Then a source that is a symbolic link is copied as
-    /// one, and pipes and devices as such. Otherwise a link is followed, and a pipe or device is read to its end.
+    /// Whether directories are copied, with everything in them, and pipes and devices as such. Otherwise a pipe or
+    /// device is read to its end.
     pub recursive: bool,
+    /// Which symbolic links are followed. The others are copied as links.
+    pub follow: Follow,
+    /// Which zeros become holes.
+    pub holes: Holes,
+    /// The destination is a name even if a directory has it: a directory is then copied onto that one.
+    pub plain: bool,
     /// The attributes that copies keep. Owners can always be kept: the volume belongs to who may write it.
     pub keep: Keep,
     /// Owner and group of what is created, and the mask of its permissions, if they are not kept.
@@ -87,7 +94,11 @@ impl<'v> Import<'v> {
     ) -> Result<Import<'v>> {
         let at = |error| Error::destination(b"", Cause::Volume(error));
         let (directory, path, name) = match volume.node_at(dest, true) {
-            Ok(found) if found.kind() == FileKind::Directory => (found, dest.to_owned(), None),
+            Ok(found)
+                if found.kind() == FileKind::Directory && !(options.plain && dest.file_name().is_some()) =>
+            {
+                (found, dest.to_owned(), None)
+            }
             Ok(_) | Err(uext4::Error::NotFound) if several => {
                 return Err(Error::destination(b"", Cause::NotDirectory));
             }
@@ -132,12 +143,14 @@ impl<'v> Import<'v> {
         match from {
             From::Host(base) => {
                 let devices = std::mem::take(&mut self.devices);
-                let done = self.tree(&HostTree { base, devices: &devices }, base, 0, None, observer);
+                let how = (self.options.recursive, self.options.follow, self.options.holes);
+                let done = self.tree(&HostTree { base, devices: &devices, how }, base, 0, None, observer);
                 self.devices = devices;
                 done
             }
             From::Volume(volume, path) => {
-                let tree = VolumeTree { volume, path };
+                let (follow, holes) = (self.options.follow, self.options.holes);
+                let tree = VolumeTree { volume, path, follow, holes };
                 let above =
                     tree.is_on(self.volume).then(|| above(self.volume, &self.directory)).transpose()?;
                 let number = self.links.number(volume);
@@ -157,7 +170,9 @@ impl<'v> Import<'v> {
         let name = match (&self.name, source.file_name()) {
             (Some(name), _) => Some(name.clone()),
             // `.` at the end is dropped by `file_name`.
-            (None, Some(name)) if !ends_in_dot(source) => Some(name.as_bytes().to_vec()),
+            (None, Some(name)) if !ends_in_dot(source) && !self.options.plain => {
+                Some(name.as_bytes().to_vec())
+            }
             _ => None,
         };
         let queue = Queue::default();
@@ -178,6 +193,7 @@ impl<'v> Import<'v> {
                 earlier: &self.earlier,
                 made: HashSet::new(),
                 entered: HashSet::new(),
+                found: 0,
                 buffer: &mut self.buffer,
                 pool,
                 observer,

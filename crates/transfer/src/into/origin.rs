@@ -25,10 +25,12 @@ pub trait Origin: Sync {
     /// Something in the tree, ready to be read.
     type Thing: Send;
 
-    /// The root of the tree. If its path is a symbolic link: what it leads to if `follow`, else the link.
-    fn root(&self, follow: bool) -> Result<Self::Thing>;
-    /// What a name in a directory leads to. Symbolic links are not followed.
+    /// The root of the tree. If its path is a symbolic link: what it leads to if sources are followed, else the link.
+    fn root(&self) -> Result<Self::Thing>;
+    /// What a name in a directory leads to. Symbolic links are followed only if all are.
     fn child(&self, directory: &Self::Thing, name: &[u8], path: &[u8]) -> Result<Self::Thing>;
+    /// Names that are copied at most: links may lead to the same ones again and again.
+    fn names_max(&self) -> u64;
     fn item<'t>(&self, thing: &'t Self::Thing) -> &'t Item;
     /// The names in a directory, without `.` and `..`. Names that cannot be read are left out, and told to `trouble`.
     fn names(

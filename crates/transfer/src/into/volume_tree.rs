@@ -1,16 +1,21 @@
 //! A tree of a volume: of the destination itself, or of another one.
 
+use super::inside;
 use super::origin::{Item, Origin};
 use crate::error::{Cause, Error, Result};
-use crate::import::answer;
+use crate::import::{answer, put};
+use crate::options::{Follow, Holes};
+use crate::tree::SHARING_MAX;
 use std::path::Path;
 use std::sync::Arc;
-use uext4::{File, Node, OpenOptions, State, Volume, WriteFlags};
+use uext4::{File, Node, OpenOptions, State, Volume};
 
 /// The tree at a path of a volume.
 pub struct VolumeTree<'a> {
     pub volume: &'a Volume,
     pub path: &'a Path,
+    pub follow: Follow,
+    pub holes: Holes,
 }
 
 /// Something in a volume.
@@ -44,14 +49,25 @@ fn thing(node: Node) -> VolumeThing {
 impl Origin for VolumeTree<'_> {
     type Thing = VolumeThing;
 
-    fn root(&self, follow: bool) -> Result<VolumeThing> {
+    fn root(&self) -> Result<VolumeThing> {
+        let follow = self.follow != Follow::Never;
         let node = self.volume.node_at(self.path, follow).map_err(|error| Error::source(b"", error))?;
         Ok(thing(node))
     }
 
     fn child(&self, directory: &VolumeThing, name: &[u8], path: &[u8]) -> Result<VolumeThing> {
-        let node = directory.node.look_up(name).map_err(|error| Error::source(path, error))?;
-        Ok(thing(node))
+        let node = match self.follow {
+            Follow::All => self.volume.node_at(inside(self.path, path), true),
+            _ => directory.node.look_up(name),
+        };
+        node.map(thing).map_err(|error| Error::source(path, error))
+    }
+
+    fn names_max(&self) -> u64 {
+        match self.follow {
+            Follow::All => u64::from(self.volume.superblock().geometry.inodes_count()) * SHARING_MAX,
+            Follow::Never | Follow::Sources => u64::MAX,
+        }
     }
 
     fn item<'t>(&self, thing: &'t VolumeThing) -> &'t Item {
@@ -108,7 +124,8 @@ impl Origin for VolumeTree<'_> {
         for piece in from.map() {
             let piece = piece.map_err(read)?;
             let end = piece.end().min(size);
-            if matches!(piece.state, State::Hole | State::Unwritten) {
+            let empty = matches!(piece.state, State::Hole | State::Unwritten);
+            if empty && self.holes != Holes::None {
                 continue;
             }
             let mut pos = piece.logical;
@@ -119,7 +136,7 @@ impl Origin for VolumeTree<'_> {
                     let short = Cause::ShortRead { pos, read: 0, length: end - pos };
                     return Err(Error::source(path, short));
                 }
-                file.write_any_at(&buffer[..got], pos, WriteFlags::empty()).map_err(answer)?;
+                put(file, self.holes, pos, &buffer[..got])?;
                 pos += got as u64;
                 advance(pos.saturating_sub(done));
                 done = pos;
