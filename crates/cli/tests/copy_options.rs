@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::at;
+use common::{at, bad, good, uext4};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -381,4 +381,143 @@ fn root_every_option_does_what_cp_does() {
     volume.assert_clean();
     host.assert_clean();
     assert!(told.is_empty(), "{}", told.join("\n"));
+}
+
+/// Names of one file come to more than the volume if each becomes a file; as hard links they do not.
+#[test]
+fn names_that_become_files_are_bounded() {
+    needs!(Need::Tool("mke2fs"));
+    let scratch = Scratch::new(256 << 20);
+    let tree = scratch.file("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("000"), vec![7; 1 << 20]).unwrap();
+    (1..150).for_each(|name| std::fs::hard_link(tree.join("000"), tree.join(format!("{name:03}"))).unwrap());
+    let volume =
+        VolumeBuilder::new(2 << 20).args(["-b", "1024", "-O", "^has_journal"]).from_dir(&tree).build();
+    let (files, links) = (scratch.file("files"), scratch.file("links"));
+    let done = uext4([OsStr::new("cp"), "-r".as_ref(), &at(&volume, "/"), files.as_ref()]);
+    assert_eq!(done.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(told.lines().all(|line| line.contains("more data than 64 times the volume")), "{told}");
+    let copied = std::fs::read_dir(&files).unwrap().filter(|entry| {
+        entry.as_ref().is_ok_and(|entry| entry.metadata().is_ok_and(|found| found.len() == 1 << 20))
+    });
+    // One for its blocks, 128 MiB for the others.
+    assert_eq!((copied.count(), told.lines().count()), (129, 21));
+    good([OsStr::new("cp"), "-rd".as_ref(), &at(&volume, "/"), links.as_ref()]);
+    assert_eq!(std::fs::metadata(links.join("149")).unwrap().nlink(), 150);
+    volume.assert_clean();
+}
+
+/// Ten directories with sixteen links to the next: 16¹⁰ names. And without those, one that leads to itself.
+#[test]
+fn what_links_lead_to_is_bounded() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(256 << 20);
+    let tree = scratch.file("tree");
+    for level in 0..10 {
+        let directory = tree.join(level.to_string());
+        std::fs::create_dir_all(&directory).unwrap();
+        (0..16)
+            .for_each(|name| symlink(format!("../{}", level + 1), directory.join(name.to_string())).unwrap());
+    }
+    std::fs::create_dir(tree.join("10")).unwrap();
+    symlink("../10", tree.join("10/again")).unwrap();
+    let volume = VolumeBuilder::new(1 << 20)
+        .args(["-b", "1024", "-N", "256", "-O", "^has_journal"])
+        .from_dir(&tree)
+        .build();
+    let other = VolumeBuilder::new(64 << 20).args(["-N", "30000"]).build();
+    let out = scratch.file("out");
+    let from = at(&volume, "/0");
+    for to in [out.into_os_string(), at(&other, "/out"), at(&volume, "/out")] {
+        let done = uext4([OsStr::new("cp"), "-rL".as_ref(), &from, &to]);
+        let told = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(1), "{told}");
+        let last = told.lines().last().unwrap();
+        let full = to == at(&volume, "/out") && told.contains("no space");
+        assert!(full || last.contains("more than 64 times the volume: copy it in parts"), "{last}");
+        assert!(told.contains("/again: leads back to a directory above it"), "{told}");
+    }
+    // What is not a tree of links is not their matter.
+    let only = scratch.file("only");
+    let told = bad(1, [OsStr::new("cp"), "-rL".as_ref(), &at(&volume, "/10"), only.as_ref()]);
+    assert!(told.contains("/10/again: leads back to a directory above it"), "{told}");
+    assert_eq!(std::fs::read_dir(only).unwrap().count(), 0);
+    volume.assert_clean();
+    other.assert_clean();
+}
+
+/// A copy within a volume does not follow a link into what it makes.
+#[test]
+fn links_into_the_copy_are_refused() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(16 << 20);
+    let tree = scratch.file("tree");
+    std::fs::create_dir_all(tree.join("src")).unwrap();
+    std::fs::write(tree.join("src/file"), "here").unwrap();
+    symlink("../new", tree.join("src/to-new")).unwrap();
+    symlink("../there", tree.join("src/to-there")).unwrap();
+    std::fs::create_dir_all(tree.join("there")).unwrap();
+    let volume = VolumeBuilder::new(16 << 20).from_dir(&tree).build();
+    for (to, name) in [("/new", "to-new"), ("/there", "to-there")] {
+        let done = uext4([OsStr::new("cp"), "-rL".as_ref(), &at(&volume, "/src"), &at(&volume, to)]);
+        let told = oracle::text(&done);
+        assert_eq!(done.status.code(), Some(1), "{told}");
+        assert!(told.contains(&format!("{name}: cannot copy a directory into itself")), "{told}");
+    }
+    for copied in ["/new/file", "/there/src/file"] {
+        assert_eq!(good([OsStr::new("cat"), &at(&volume, copied)]), b"here");
+    }
+    volume.assert_clean();
+}
+
+/// Words that mean nothing together.
+#[test]
+fn options_that_are_refused() {
+    needs!(Need::Tool("mke2fs"));
+    let scratch = Scratch::new(16 << 20);
+    let tree = scratch.file("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("file"), "here").unwrap();
+    let volume = VolumeBuilder::new(16 << 20).from_dir(&tree).build();
+    let (inside, outside) = (at(&volume, ""), tree.into_os_string());
+    for (line, told) in [
+        ("-T -t D S/file", "-t and -T exclude each other"),
+        ("-T S/file S/lost+found D", "one source and one destination"),
+        ("S/file", "a source and a destination"),
+        ("--preserve=modes S/file D", "the words are mode, ownership"),
+        ("--preserve= S/file D", "the words are mode, ownership"),
+        ("--no-preserve=mode,x, S/file D", "the words are mode, ownership"),
+        ("--sparse=often S/file D", "always"),
+        ("-t D/file S/file", "not a directory"),
+        ("-t D/none S/file", "not a directory"),
+    ] {
+        for (from, to) in [(&inside, &outside), (&inside, &inside)] {
+            let done = uext4([vec!["cp".into()], words(line, from, to)].concat());
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert!(matches!(done.status.code(), Some(1 | 2)), "{line}: {said}");
+            assert!(said.contains(told), "{line}: {said}");
+        }
+    }
+    assert_eq!(good([OsStr::new("cat"), &at(&volume, "/file")]), b"here");
+    assert_eq!(std::fs::read_dir(outside).unwrap().count(), 1);
+}
+
+/// Standard input has no holes, but zeros.
+#[test]
+fn zeros_of_standard_input_become_holes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let volume = VolumeBuilder::new(16 << 20).args(["-b", "1024"]).build();
+    let zeros = "\0".repeat(200_000);
+    for (when, blocks) in [("auto", 400), ("always", 0), ("never", 400)] {
+        let to = at(&volume, format!("/{when}"));
+        let words = [OsStr::new("cp"), "--sparse".as_ref(), when.as_ref(), "-".as_ref(), &to];
+        assert!(common::uext4_with_input(words, &zeros).status.success());
+        let found = common::json([OsStr::new("stat"), "--json".as_ref(), &to]);
+        assert!(found["stx_size"] == 200_000, "{found}");
+        let used = found["stx_blocks"].as_u64().unwrap();
+        assert!(if blocks == 0 { used == 0 } else { used > 350 }, "{when}: {used}");
+    }
+    volume.assert_clean();
 }

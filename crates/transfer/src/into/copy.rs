@@ -176,7 +176,7 @@ impl<O: Origin> Copier<'_, O> {
         }
         // Without links, only a damaged tree has a directory twice, or bind mounts: a copy of those could go on for
         // ever, as one in a directory that a link inside it leads to.
-        if !self.entered.insert(item.identity) {
+        if self.entered.contains(&item.identity) {
             let looped = self.options.follow == Follow::All;
             return Err(Error::source(&paths.source, if looped { Cause::Loop } else { Cause::Twice }));
         }
@@ -197,6 +197,7 @@ impl<O: Origin> Copier<'_, O> {
                 (made, true)
             }
         };
+        self.entered.insert(item.identity);
         if made {
             self.observer.copying(&paths.source, &inside(Path::new(""), self.below(paths)));
             self.made.insert(node.ino());
