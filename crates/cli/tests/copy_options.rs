@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use uext4_testkit::{KernelMount, LoopOptions, Need, Scratch, VolumeBuilder, needs, oracle};
@@ -381,6 +382,53 @@ fn root_every_option_does_what_cp_does() {
     volume.assert_clean();
     host.assert_clean();
     assert!(told.is_empty(), "{}", told.join("\n"));
+}
+
+/// An ordinary user, who cannot give files away, out of a volume.
+#[test]
+fn root_ordinary_users_get_what_cp_gives_them() {
+    needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let begun = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64 - 60;
+    let host = VolumeBuilder::new(64 << 20).build();
+    let volume = VolumeBuilder::new(64 << 20).build();
+    let mounted = KernelMount::image(host.path(), LoopOptions::default(), "noatime");
+    let top = mounted.path();
+    source(&top.join("src"));
+    good([OsStr::new("cp"), "-a".as_ref(), top.join("src").as_ref(), &at(&volume, "/")]);
+    for (number, line) in [
+        "-r S/other D/new",
+        "-a S/other D/new",
+        "-p S/other/suid D/new",
+        "-r --no-preserve=mode S/other D/new",
+        "-a --no-preserve=mode S/other D/new",
+        "-a --no-preserve=ownership,mode S/other D/new",
+        "--preserve=ownership S/file D/new",
+        "-d S/file S/hard S/to-file D",
+        "-dp S/dangling S/to-dir D",
+        "-rH --preserve=timestamps S/to-link S/pipe S/socket D",
+        "--preserve=all --sparse=always S/zeros S/holes D",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let [ours, theirs] = ["ours", "theirs"].map(|name| {
+            let directory = top.join(format!("{name}.{number}"));
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
+            directory
+        });
+        let args = words(line, top.join("src").as_ref(), theirs.as_ref());
+        let cp = Command::new("cp").args(args).uid(common::NOBODY).gid(common::NOBODY).output().unwrap();
+        let args = words(line, &at(&volume, "/src"), ours.as_ref());
+        let done = common::unprivileged(&volume, &[vec!["cp".into()], args].concat());
+        let said = (oracle::text(&done), oracle::text(&cp));
+        assert_eq!(done.status.code(), cp.status.code(), "{line}: {said:?}");
+        let found = differences(&rows(&ours, begun), &rows(&theirs, begun));
+        assert!(found.is_empty(), "{line}: {said:?}\n  {}", found.join("\n  "));
+    }
+    mounted.unmount();
+    volume.assert_clean();
+    host.assert_clean();
 }
 
 /// Names of one file come to more than the volume if each becomes a file; as hard links they do not.

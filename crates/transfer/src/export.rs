@@ -232,7 +232,8 @@ impl<'a> Sparse<'a> {
         name: &'a Path,
         advance: &'a mut dyn FnMut(u64),
     ) -> Sparse<'a> {
-        let block = file.metadata().map_or(0, |metadata| metadata.blksize());
+        let looked = (holes == Holes::Zeros).then(|| file.metadata().ok()).flatten();
+        let block = looked.map_or(0, |metadata| metadata.blksize());
         Sparse { file, holes, unit: block.clamp(512, UNIT_MAX) as usize, name, advance }
     }
 }

@@ -193,7 +193,7 @@ pub(crate) fn drain(
 
 /// Writes a part of a file that is new or empty.
 pub(crate) fn put(file: &File, holes: Holes, pos: u64, bytes: &[u8]) -> Result<()> {
-    let unit = file.metadata().block_size as usize;
+    let unit = if holes == Holes::Zeros { file.metadata().block_size as usize } else { 0 };
     let write = |pos, bytes: &[u8]| file.write_any_at(bytes, pos, WriteFlags::empty()).map(drop);
     without_zeros(holes, unit, pos, bytes, write).map_err(answer)
 }
