@@ -142,6 +142,14 @@ pub enum Error {
         /// Most bytes it may keep.
         limit: u64,
     },
+    /// An overlay file cannot be used.
+    #[error("overlay {path}: {fault}")]
+    Overlay {
+        /// The path of the overlay file.
+        path: String,
+        /// Why not.
+        fault: OverlayFault,
+    },
     /// The partition table has no such partition, or cannot be read.
     #[error("partition {number}: {reason}")]
     Partition {
@@ -150,6 +158,84 @@ pub enum Error {
         /// Why it cannot be used.
         reason: String,
     },
+}
+
+/// Why an overlay file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OverlayFault {
+    /// It does not begin as one.
+    #[error("it is not an overlay file")]
+    NotOne,
+    /// Another version of the format.
+    #[error("its format has version {0}, and this uext4 knows version 1")]
+    Version(u32),
+    /// Its header is damaged, or cannot be made.
+    #[error("its header cannot be used: {0}")]
+    Header(&'static str),
+    /// A unit of its map is damaged.
+    #[error("unit {0} of its map is damaged")]
+    Map(u64),
+    /// The record of a merge is damaged.
+    #[error("its record of a merge is damaged")]
+    State,
+    /// It was cut off.
+    #[error("it has {size} bytes, of {wanted}: it was cut off")]
+    TooShort {
+        /// Bytes that it has.
+        size: u64,
+        /// Bytes that it must have.
+        wanted: u64,
+    },
+    /// The base has another size.
+    #[error("it belongs to a base of {recorded} bytes, and this one has {found}")]
+    BaseSize {
+        /// Bytes of the base when the overlay was made.
+        recorded: u64,
+        /// Bytes now.
+        found: u64,
+    },
+    /// The first 64 KiB of the base are others.
+    #[error("its base has changed, or is another one; `uext4 overlay drop` throws the overlay away")]
+    BaseContents,
+    /// The base was written to after the overlay was made, as far as its time of change says.
+    #[error(
+        "its base was changed at {}, after the overlay was made; if its contents are the same, `touch -d @{}` gives \
+         it its time back, and otherwise `uext4 overlay drop` throws the overlay away",
+        seconds(*found),
+        seconds(*recorded)
+    )]
+    BaseTime {
+        /// Time of change of the base when the overlay was made: seconds since 1970, and nanoseconds.
+        recorded: (i64, u32),
+        /// The time now.
+        found: (i64, u32),
+    },
+    /// A merge into the base was cut.
+    #[error("it was being merged into its base; `uext4 overlay merge` finishes that")]
+    Merging,
+    /// A write of its map, or a flush, has failed: nothing more is written.
+    #[error("an earlier flush of it failed")]
+    Failed,
+}
+
+/// A time as `touch -d @` takes it.
+fn seconds((seconds, nanoseconds): (i64, u32)) -> String {
+    format!("{seconds}.{nanoseconds:09}")
+}
+
+impl OverlayFault {
+    fn errno(&self) -> i32 {
+        match self {
+            OverlayFault::NotOne | OverlayFault::Version(_) => libc::EINVAL,
+            OverlayFault::BaseSize { .. } | OverlayFault::BaseContents | OverlayFault::BaseTime { .. } => {
+                libc::ESTALE
+            }
+            OverlayFault::Merging => libc::EBUSY,
+            OverlayFault::Failed => libc::EIO,
+            _ => libc::EUCLEAN,
+        }
+    }
 }
 
 impl Error {
@@ -166,6 +252,7 @@ impl Error {
             Error::InUse(_) => libc::EBUSY,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::PoolExhausted { .. } | Error::OverlayFull { .. } => libc::ENOMEM,
+            Error::Overlay { fault, .. } => fault.errno(),
             Error::Partition { .. } => libc::ENXIO,
         }
     }

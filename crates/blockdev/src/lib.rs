@@ -2,7 +2,7 @@
 //!
 //! A [`Device`] answers synchronous calls from any thread and hands out per-thread [`Queue`]s for asynchronous
 //! requests. Engines live in [`engine`] (`uring`, `sync`, `dax`, `nvme`, `memory`, `null`), wrappers in [`layer`]
-//! (`counting`, `latency`, `mask`, `overlay`, `slice`). [`open`] turns a
+//! (`counting`, `latency`, `mask`, `overlay`, `overlay_file`, `slice`). [`open`] turns a
 //! [`spec::DeviceSpec`] into an opened device and is the only place that picks an engine.
 //!
 //! Units: every position and length is in **bytes**. Positions, lengths and memory addresses of data requests obey
@@ -16,6 +16,8 @@ mod error;
 pub mod layer;
 mod memory;
 mod open;
+mod overlaid;
+pub mod overlay;
 mod own;
 pub mod partition;
 mod pool;
@@ -32,7 +34,7 @@ mod timer;
 
 pub use device::{Capabilities, DaxKind, Description, Device, Driving, Geometry, Sharing, WriteDurability};
 pub use dispatch::Queue;
-pub use error::{Error, Misaligned, Result, describe};
+pub use error::{Error, Misaligned, OverlayFault, Result, describe};
 pub use memory::{BUFFER_ALIGN, Memory, Registered, Vector};
 pub use open::{OpenOptions, Opened, open};
 pub use pool::{Buffer, BufferPool};

@@ -1,13 +1,13 @@
 //! Opening a device from its specification: the only place that picks an engine and stacks layers.
 //!
-//! From the inside out: engine, partition or offset, masks (`ro` where the engine itself has no such mode, `cache`,
-//! `fua`), delays. `mem:` itself provides the requested cache and FUA.
+//! From the inside out: engine, partition or offset, overlay file, masks (`ro` where the engine has no such mode,
+//! `cache`, `fua`), delays. `mem:` itself provides the requested cache and FUA.
 
 use crate::engine::{DaxDevice, FileDevice, FileEngine, MemoryDevice, MemoryOptions, NullDevice, NvmeDevice};
 use crate::layer::{LatencyDevice, Mask, MaskDevice, SliceDevice};
 use crate::own::{self, Claim};
 use crate::spec::{Cache, DeviceSpec, Locator, Scheme, SpecOptions};
-use crate::{Device, Error, Result, partition};
+use crate::{Device, Error, Result, overlaid, partition};
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -33,16 +33,22 @@ pub struct Opened {
 ///
 /// # Errors
 /// [`Error::InUse`] if the device is in use, [`Error::Open`] if the system refuses, [`Error::Partition`] if there is no
-/// such partition, [`Error::OutOfRange`] or [`Error::Misaligned`] for an impossible `offset`, and
-/// [`Error::Unsupported`] for options that claim what the device lacks: `cache=none` and `fua=on` are accepted on real
-/// devices only if they are true, and `flush_rate` only by `mem:`, which models its cache.
+/// such partition, [`Error::OutOfRange`] or [`Error::Misaligned`] for an impossible `offset`, [`Error::Overlay`] for an
+/// overlay file that cannot be used, and [`Error::Unsupported`] for options that claim what the device lacks:
+/// `cache=none` and `fua=on` are accepted on real devices only if they are true, and `flush_rate` only by `mem:`, which
+/// models its cache.
 pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<Opened> {
     if spec.options.flush_rate.is_some() && spec.scheme != Scheme::Memory {
         return Err(Error::Unsupported(format!("`flush_rate` on {spec}: only `mem:` models its cache")));
     }
     let write = options.write && !spec.options.read_only;
-    let device = open_engine(spec, OpenOptions { write, ..options })?;
-    let device = narrow(device, &spec.options)?;
+    let overlay = spec.options.overlay.as_deref();
+    // The base of an overlay is never written to.
+    let device = open_engine(spec, OpenOptions { write: write && overlay.is_none(), ..options })?;
+    let mut device = narrow(device, &spec.options)?;
+    if let Some(file) = overlay {
+        device = overlaid::open_over(device, spec, file, write, options.force)?;
+    }
     let device = mask(device, spec, write)?;
     Ok(Opened { device: delay(device, spec) })
 }

@@ -109,6 +109,9 @@ pub struct SpecOptions {
     pub cache: Option<Cache>,
     /// `fua=on|off`.
     pub fua: Option<bool>,
+    /// `overlay=FILE`: changes are kept in this file, and the device itself is only read. The file is made if there is
+    /// none and the device is opened for writing.
+    pub overlay: Option<PathBuf>,
 }
 
 /// A parsed device.
@@ -179,6 +182,12 @@ impl DeviceSpec {
             (Prefix::Unknown(_), _) => None,
             (_, rest) => Some(text.len() - rest.len()),
         }
+    }
+
+    /// Whether the device itself stays as it is, whoever opens it: changes go to an overlay file, or are refused.
+    #[must_use]
+    pub fn spares_device(&self) -> bool {
+        self.options.overlay.is_some() || self.options.read_only
     }
 
     /// An image file or block device opened through [`Scheme::File`] with no options.
@@ -276,10 +285,12 @@ fn parse_options(text: &[u8], raw: &[u8]) -> Result<SpecOptions> {
             return Err(bad(text, format!("option `{key_text}` is given twice")));
         }
         seen.push(key);
-        let value = match value {
-            Some(value) => Some(String::from_utf8_lossy(&percent_decode(text, value)?).into_owned()),
-            None => None,
-        };
+        let value = value.map(|value| percent_decode(text, value)).transpose()?;
+        if key == b"overlay" {
+            options.overlay = Some(overlay_path(value).map_err(|reason| bad(text, reason))?);
+            continue;
+        }
+        let value = value.map(|value| String::from_utf8_lossy(&value).into_owned());
         set_option(&mut options, &key_text, value.as_deref()).map_err(|reason| bad(text, reason))?;
     }
     if options.partition.is_some() && options.offset.is_some() {
@@ -288,9 +299,29 @@ fn parse_options(text: &[u8], raw: &[u8]) -> Result<SpecOptions> {
     Ok(options)
 }
 
+/// The value of `overlay`: any bytes that a path may have.
+fn overlay_path(value: Option<Vec<u8>>) -> std::result::Result<PathBuf, String> {
+    match value {
+        Some(path) if !path.is_empty() && !path.contains(&0) => {
+            Ok(PathBuf::from(std::ffi::OsString::from_vec(path)))
+        }
+        _ => Err("option `overlay` needs the path of a file".into()),
+    }
+}
+
 /// The keys of all options.
-const KEYS: [&str; 9] =
-    ["ro", "partition", "offset", "latency", "flush_latency", "fua_latency", "flush_rate", "cache", "fua"];
+const KEYS: [&str; 10] = [
+    "ro",
+    "partition",
+    "offset",
+    "latency",
+    "flush_latency",
+    "fua_latency",
+    "flush_rate",
+    "cache",
+    "fua",
+    "overlay",
+];
 
 /// The scheme, without the colon, that `name` may stand for.
 #[must_use]
@@ -427,6 +458,13 @@ fn write_path(f: &mut fmt::Formatter<'_>, scheme: Scheme, path: &OsStr) -> fmt::
     Ok(())
 }
 
+/// The value of an option, percent-encoded.
+fn encoded(bytes: &[u8]) -> String {
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b"%?&:".contains(&byte);
+    let code = |&byte: &u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    bytes.iter().map(code).collect()
+}
+
 fn write_options(f: &mut fmt::Formatter<'_>, options: &SpecOptions) -> fmt::Result {
     let mut items = Vec::new();
     if options.read_only {
@@ -455,6 +493,9 @@ fn write_options(f: &mut fmt::Formatter<'_>, options: &SpecOptions) -> fmt::Resu
     }
     if let Some(fua) = options.fua {
         items.push(format!("fua={}", if fua { "on" } else { "off" }));
+    }
+    if let Some(path) = &options.overlay {
+        items.push(format!("overlay={}", encoded(path.as_os_str().as_bytes())));
     }
     if !items.is_empty() {
         write!(f, "?{}", items.join("&"))?;

@@ -11,6 +11,7 @@ mod memory;
 mod memory_engines;
 mod open;
 mod overlay;
+mod overlay_file;
 mod partitions;
 mod sigbus;
 mod spec;

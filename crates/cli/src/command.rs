@@ -30,6 +30,7 @@ DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the
   ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?fua_latency=2ms
   ?flush_rate=64M (mem: bytes of cached writes that a flush writes out per second)
   ?cache=volatile|none ?fua=on|off
+  ?overlay=FILE (changes are kept in FILE, the device is only read)
 `:/`, `?`, `&`, `%` inside a locator are percent-encoded.
 
 Sizes are in bytes: 4096, 64k, 1.5G, 0x1000. k, m, g, t, p and e are powers of 1024, kB, MB, … powers of 1000.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use uext4::DeviceSpec;
 use uext4::device::Locator;
 
-/// The files and device nodes of the sources, and the devices under them: backing files of loop devices, components of
-/// other devices, and devices with the file systems that contain the files.
+/// The files and device nodes of the sources, their overlay files, and the devices under them: backing files of loop
+/// devices, components of other devices, and devices with the file systems that contain the files.
 #[derive(Debug, Default)]
 pub struct Devices {
     files: HashSet<Identity>,
@@ -24,11 +24,16 @@ impl Devices {
         let mut devices = Devices::default();
         let mut looked: HashSet<&Path> = HashSet::new();
         for spec in specs {
-            if let Locator::Path(path) = &spec.locator
-                && looked.insert(path)
-                && let Ok(metadata) = fs::metadata(path)
-            {
-                devices.add(&metadata);
+            let device = match &spec.locator {
+                Locator::Path(path) => Some(path.as_path()),
+                Locator::Size(_) => None,
+            };
+            for path in device.into_iter().chain(spec.options.overlay.as_deref()) {
+                if looked.insert(path)
+                    && let Ok(metadata) = fs::metadata(path)
+                {
+                    devices.add(&metadata);
+                }
             }
         }
         devices

@@ -5,6 +5,7 @@ mod counting;
 mod latency;
 mod mask;
 mod overlay;
+mod overlay_file;
 mod slots;
 mod wake;
 pub mod wrap;
@@ -12,3 +13,4 @@ pub use counting::{Counters, CountingDevice, Counts, TraceEvent, TracePhase, Tra
 pub use latency::LatencyDevice;
 pub use mask::{Mask, MaskDevice};
 pub use overlay::OverlayDevice;
+pub use overlay_file::{BaseFacts, OverlayFile, OverlayFileDevice};

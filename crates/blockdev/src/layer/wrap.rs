@@ -389,8 +389,8 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
         if !L::ANSWERS {
             return self.inner.event_fd();
         }
-        self.wake.get(&mut self.inner)?;
+        self.wake.get(&mut [&mut self.inner])?;
         self.signal()?;
-        self.wake.get(&mut self.inner)
+        self.wake.get(&mut [&mut self.inner])
     }
 }

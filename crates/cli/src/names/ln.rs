@@ -44,7 +44,7 @@ pub struct LnArgs {
 
 /// What a new name leads to.
 enum Source<'a> {
-    File(Operand),
+    File(Box<Operand>),
     Target(&'a OsStr),
 }
 
@@ -72,7 +72,7 @@ pub fn run(args: &LnArgs, globals: &Globals) -> Result<(), CliError> {
     let dest = Operand::parse(dest)?;
     let source = |word| match args.symbolic {
         true => Ok(Source::Target(word)),
-        false => Operand::parse(word).map(Source::File),
+        false => Operand::parse(word).map(|file| Source::File(Box::new(file))),
     };
     let sources = words.iter().map(|word| source(word)).collect::<Result<Vec<_>, _>>()?;
     let mut changes = Changes::new(globals, args.verbose, args.common.force);

@@ -164,6 +164,7 @@ impl Volume {
 
     /// Opens the volume on a parsed device.
     pub fn open_spec(spec: &DeviceSpec, options: VolumeOptions) -> Result<Volume> {
+        options.check_overlay(spec)?;
         let how = blockdev::OpenOptions { write: options.write, force: options.force };
         let opened = blockdev::open(spec, how)?;
         Self::open_device(opened.device, options)

@@ -180,6 +180,25 @@ impl VolumeOptions {
         self
     }
 
+    /// Refuses a volume on an overlay file (`?overlay=FILE`) whose journal is not: half of the changes would be kept
+    /// apart. [`Volume::open`](crate::Volume::open) does it; callers of
+    /// [`Volume::open_device`](crate::Volume::open_device) may.
+    ///
+    /// # Errors
+    /// [`Error::ExternalJournal`] if a journal that is named would be written to.
+    pub fn check_overlay(&self, volume: &DeviceSpec) -> Result<()> {
+        let exposed = self.journals.iter().any(|journal| match journal {
+            JournalDevice::Named(device) => !device.spares_device(),
+            JournalDevice::Opened(_) => false,
+        });
+        if self.write && volume.options.overlay.is_some() && exposed {
+            let reason =
+                "the volume is on an overlay file, and its journal must be, too: log.img?overlay=FILE";
+            return Err(Error::ExternalJournal(reason.into()));
+        }
+        Ok(())
+    }
+
     /// Tells the listener each journal handle and what it changes ([`trace`](crate::trace)). Only on a volume open for
     /// writing. A handle's record is dropped once it was told; up to 8 MiB of names are kept to tell paths. Unless set,
     /// this costs a branch for each handle, changed block and name looked up.
