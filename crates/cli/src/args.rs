@@ -28,6 +28,8 @@ pub struct Globals {
     pub json: bool,
     /// Devices among which a volume that has its journal outside finds it.
     pub journals: Vec<DeviceSpec>,
+    /// An absolute path: where the changes of the command's device are kept.
+    pub overlay: Option<PathBuf>,
     /// What watches the devices and volumes.
     pub watchers: Watchers,
 }
@@ -36,6 +38,13 @@ impl Globals {
     /// Options with the journals in which a volume finds its own.
     pub fn with_journals(&self, options: VolumeOptions) -> VolumeOptions {
         self.journals.iter().cloned().fold(options, VolumeOptions::journal)
+    }
+
+    /// The device, with the overlay file of the command.
+    pub fn overlaid(&self, spec: &DeviceSpec) -> DeviceSpec {
+        let mut spec = spec.clone();
+        spec.options.overlay = spec.options.overlay.or_else(|| self.overlay.clone());
+        spec
     }
 
     /// Nothing has failed yet.
@@ -47,9 +56,11 @@ impl Globals {
 /// The argument of every command that opens volumes.
 pub const JOURNAL: &str = "journal";
 /// Commands that open none, or take a command line of their own.
-const WITHOUT_JOURNAL: [&str; 5] = ["mkfs", "bench", "trace", "completions", "man"];
+const WITHOUT_JOURNAL: [&str; 6] = ["mkfs", "bench", "trace", "overlay", "completions", "man"];
+/// The other one.
+pub const OVERLAY: &str = "overlay";
 
-/// Adds `--journal` to a command that opens volumes.
+/// Adds `--journal` and `--overlay` to a command that opens volumes.
 pub fn with_journal(command: Command) -> Command {
     if WITHOUT_JOURNAL.contains(&command.get_name()) {
         return command;
@@ -57,7 +68,10 @@ pub fn with_journal(command: Command) -> Command {
     let help = "The journal of a volume that has it on a device of its own; once for each such volume, in any order.";
     let argument = Arg::new(JOURNAL).long(JOURNAL).value_name("DEVICE").help(help);
     let argument = argument.value_hint(ValueHint::FilePath).action(ArgAction::Append);
-    command.arg(argument.value_parser(clap::value_parser!(OsString)))
+    let command = command.arg(argument.value_parser(clap::value_parser!(OsString)));
+    let help = "Keep all changes in FILE, made if there is none, and only read the device.";
+    let argument = Arg::new(OVERLAY).long(OVERLAY).value_name("FILE").help(help);
+    command.arg(argument.value_hint(ValueHint::FilePath).value_parser(clap::value_parser!(PathBuf)))
 }
 
 /// The output format.

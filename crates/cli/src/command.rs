@@ -5,10 +5,10 @@ use crate::attributes::{self, chattr, chmod, chown, touch};
 use crate::error::CliError;
 use crate::examples::cli;
 use crate::names::{ln, mkdir, mv, rm, rmdir};
-use crate::open::journals;
+use crate::open::{self, journals};
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, mount,
-    out, prepare, quota, stat, text, trace, trim, truncate, xattr,
+    out, overlay, prepare, quota, stat, text, trace, trim, truncate, xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -112,6 +112,8 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Mount a volume by FUSE, so that every program can use it.
     Mount(mount::MountArgs),
+    /// Look at the changes in an overlay file, merge them into its device, or throw them away.
+    Overlay(overlay::OverlayArgs),
     /// Measure performance.
     Bench(bench::BenchArgs),
     /// Print a completion script.
@@ -121,7 +123,9 @@ pub enum Command {
 }
 
 /// Arguments that name devices, in any command: results must not overwrite those.
-const DEVICES: [&str; 7] = ["device", "devices", "journal", "operand", "operands", "paths", "words"];
+const DEVICES: [&str; 8] = ["base", "device", "devices", "journal", "operand", "operands", "paths", "words"];
+/// Those of them that name other things, too: a device only if a path inside follows.
+const MIXED: [&str; 2] = ["paths", "words"];
 /// Arguments that name result files. [`json_file`] is another.
 const OUTPUTS: [&str; 3] = ["svg", "output", "html"];
 
@@ -149,8 +153,10 @@ pub fn execute(arguments: Vec<OsString>, watchers: Watchers) -> ExitCode {
     };
     let Some((name, matches)) = matches.subcommand() else { return ExitCode::FAILURE };
     let json = path(matches, "json").is_some();
-    let globals =
-        journals(matches).map(|journals| Globals { command: name.to_owned(), json, journals, watchers });
+    let globals = journals(matches).and_then(|journals| {
+        let overlay = open::overlay(matches, &volumes(matches))?;
+        Ok(Globals { command: name.to_owned(), json, journals, overlay, watchers })
+    });
     globals
         .and_then(|globals| run(cli.command, matches, &globals))
         .unwrap_or_else(|error| error.end(Some(name), json))
@@ -197,11 +203,22 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Mkfs(args) => mkfs::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),
         Command::Mount(args) => mount::run(&args, globals),
+        Command::Overlay(args) => overlay::run(&args, globals),
         Command::Bench(args) => return bench::run(&args, globals),
         Command::Completions(args) => documents::completions::<Cli>(&args),
         Command::Man(args) => documents::man::<Cli>(&args),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The devices of the volumes that a command is about.
+fn volumes(matches: &ArgMatches) -> Vec<DeviceSpec> {
+    let named = DEVICES.iter().filter(|argument| **argument != "journal").flat_map(|argument| {
+        let words = matches.try_get_raw(argument).ok().flatten().into_iter().flatten();
+        let targets = words.filter_map(|word| Target::parse_bytes(word.as_bytes()).ok());
+        targets.filter(|target| target.path.is_some() || !MIXED.contains(argument))
+    });
+    named.map(|target| target.spec).collect()
 }
 
 /// Refuses results that would overwrite their own source: a result file is emptied before anything is read.
@@ -214,7 +231,8 @@ fn spare_devices(matches: &ArgMatches) -> Result<(), CliError> {
     let words = DEVICES.iter().filter_map(|argument| matches.try_get_raw(argument).ok().flatten()).flatten();
     // Skip words that name no device.
     let targets = words.filter_map(|word| Target::parse_bytes(word.as_bytes()).ok());
-    let specs: Vec<DeviceSpec> = targets.map(|target| target.spec).collect();
+    let overlay = path(matches, "overlay").map(DeviceSpec::file);
+    let specs: Vec<DeviceSpec> = targets.map(|target| target.spec).chain(overlay).collect();
     let devices = Devices::of(&specs);
     match outputs.into_iter().find(|file| devices.are_at(file)) {
         None => Ok(()),
@@ -312,7 +330,8 @@ mod tests {
                     (argument.get_id().as_str(), argument.get_value_names().unwrap_or_default());
                 let first = names.first().map_or("", |name| name.as_str());
                 assert!(!first.starts_with("DEVICE") || DEVICES.contains(&id), "{id}");
-                assert!(first != "FILE" || id == "json" || OUTPUTS.contains(&id), "{id}");
+                let spared = id == "json" || id == "overlay";
+                assert!(first != "FILE" || spared || OUTPUTS.contains(&id), "{id}");
             }
         }
     }

@@ -135,8 +135,13 @@ pub fn run(
     globals: &Globals,
     execute: impl FnOnce(Vec<OsString>, Watchers) -> ExitCode,
 ) -> Result<ExitCode, CliError> {
-    if !args.words.is_empty() && !globals.journals.is_empty() {
-        return Err(CliError::usage("--journal belongs to the rehearsed command: write it behind its name"));
+    for (given, name) in
+        [(!globals.journals.is_empty(), "--journal"), (globals.overlay.is_some(), "--overlay")]
+    {
+        if !args.words.is_empty() && given {
+            let hint = format!("{name} belongs to the rehearsed command: write it behind its name");
+            return Err(CliError::usage(hint));
+        }
     }
     if !args.words.is_empty() {
         return rehearse(args.words, args.memory.unwrap_or(MEMORY), globals, execute);

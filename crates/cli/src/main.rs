@@ -35,6 +35,7 @@ mod mount;
 mod names;
 mod open;
 mod out;
+mod overlay;
 mod prepare;
 mod progress;
 mod quota;

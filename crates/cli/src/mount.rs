@@ -69,7 +69,7 @@ pub struct MountArgs {
 
 /// Runs it.
 pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
-    let options = Options::parse(&args.options, device(&args.device)?)?;
+    let options = Options::parse(&args.options, globals.overlaid(&device(&args.device)?))?;
     if globals.watchers.trace.is_some() {
         return Err(CliError::usage("mount cannot be traced"));
     }
@@ -183,8 +183,13 @@ fn held(error: CliError, options: &Options) -> CliError {
         let mut fields = line.split(' ');
         let (source, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
         let source = Target::parse_bytes(unescaped(source).as_bytes()).ok()?.spec;
+        // Another overlay of the device is in nobody's way.
+        let apart = match (&source.options.overlay, &options.spec.options.overlay) {
+            (Some(theirs), Some(ours)) => identity(theirs) != identity(ours),
+            _ => false,
+        };
         let Locator::Path(path) = source.locator else { return None };
-        (kind.starts_with("fuse.") && identity(&path) == Some(own)).then(|| unescaped(point))
+        (kind.starts_with("fuse.") && !apart && identity(&path) == Some(own)).then(|| unescaped(point))
     });
     match at {
         Some(point) => error.with(&format!("it is mounted at {}", text::visible(point.as_bytes()))),

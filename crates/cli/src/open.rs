@@ -1,12 +1,12 @@
 //! Parses arguments to targets and opens every volume and file.
 
-use crate::args::{Globals, JOURNAL, Watchers};
+use crate::args::{Globals, JOURNAL, OVERLAY, Watchers};
 use crate::error::{self, CliError};
 use crate::out::Out;
 use clap::ArgMatches;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uext4::device::{self, Device};
 use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptions};
@@ -167,6 +167,21 @@ pub fn journals(matches: &ArgMatches) -> Result<Vec<DeviceSpec>, CliError> {
     given.into_iter().flatten().map(|given| self::device(given)).collect()
 }
 
+/// The absolute path of the file that `--overlay` names. `specs`: the devices of the command.
+pub fn overlay(matches: &ArgMatches, specs: &[DeviceSpec]) -> Result<Option<PathBuf>, CliError> {
+    let given = matches.try_get_one::<PathBuf>(OVERLAY).ok().flatten();
+    let Some(file) = given else { return Ok(None) };
+    if specs.iter().any(|spec| spec.options.overlay.is_some()) {
+        return Err(CliError::usage("--overlay, and a device with ?overlay=: one of them"));
+    }
+    if specs.iter().any(|spec| *spec != specs[0]) {
+        let hint = "--overlay is about one device: write DEVICE?overlay=FILE for each of several";
+        return Err(CliError::usage(hint));
+    }
+    let absolute = std::path::absolute(file);
+    absolute.map(Some).map_err(|error| CliError::host(file.as_os_str(), "resolve", &error))
+}
+
 fn target(argument: &OsStr) -> Result<Target, CliError> {
     Target::parse_bytes(argument.as_bytes()).map_err(|error| match error::slash_forgotten(argument) {
         Some(meant) => CliError::usage(format!(
@@ -225,6 +240,10 @@ impl<'g> OpenHow<'g> {
     pub fn open_device(&self, spec: &DeviceSpec) -> Result<Arc<dyn Device>, uext4::Error> {
         let Watchers { trace, rehearsal } = &self.globals.watchers;
         let how = device::OpenOptions { write: self.write && rehearsal.is_none(), force: self.force };
+        let spec = &self.globals.overlaid(spec);
+        if how.write {
+            self.globals.with_journals(VolumeOptions::read_write()).check_overlay(spec)?;
+        }
         let device = device::open(spec, how)?.device;
         match (trace, rehearsal) {
             (_, Some(rehearsal)) if self.write => rehearsal.wrap(device),

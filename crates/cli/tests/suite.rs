@@ -27,6 +27,7 @@ mod mkfs;
 mod mmp;
 mod mount;
 mod names;
+mod overlay;
 mod probes;
 mod quota;
 mod rehearsal;

@@ -65,6 +65,7 @@ mod names_races;
 mod nowait;
 mod open;
 mod orphans;
+mod overlay_file;
 mod overwrite;
 mod paths;
 mod permits;

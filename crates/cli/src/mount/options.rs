@@ -110,6 +110,11 @@ impl Options {
         {
             *path = absolute;
         }
+        if let Some(file) = &mut self.spec.options.overlay
+            && let Ok(absolute) = std::path::absolute(&*file)
+        {
+            *file = absolute;
+        }
         if self.mount.source.is_empty() {
             self.mount.source = self.spec.to_string();
         }

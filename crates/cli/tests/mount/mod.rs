@@ -4,6 +4,7 @@ mod data;
 mod faults;
 mod late;
 mod life;
+mod overlay;
 mod programs;
 mod tree;
 mod users;
