@@ -34,7 +34,7 @@ bench: setup ## all scenarios, the kernel beside us (root)
 fuzz: setup ## coverage-guided runs on hostile volumes (SECONDS_EACH=300 for each target, JOBS=2)
 	@scripts/fuzz.sh
 
-crash: setup ## long runs of power cuts (SECONDS_ALL=600, COUNT=300 states of each scenario, SEED, JOBS=2, SCENARIO)
+crash: setup ## long runs of power cuts, all scenarios or some (SECONDS_ALL=600, COUNT=300 states of each, SEED, JOBS=2, SCENARIO)
 	@scripts/rounds.sh crash
 
 model: setup ## long runs against the model (SECONDS_ALL=600, COUNT=60000 steps of each test, SEED, JOBS=2)

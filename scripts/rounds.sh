@@ -2,14 +2,15 @@
 # rounds.sh crash|model|turns|kill: long runs of a suite, round after round, each with another seed, and so with other
 # contents and layouts. At the end a row is added to docs/proof/NAME.csv, so that runs add up.
 # SECONDS_ALL (600): when no new round begins any more. SEED (the time): of the first round. JOBS (2): rounds at once.
-# SCENARIO: only tests with this in their names. COUNT: states of a scenario, steps of a model, seconds of turns,
-# kills, in each round.
+# SCENARIO: only tests whose names match this expression (grep -E). COUNT: states of a scenario, steps of a model,
+# seconds of turns, kills, in each round.
 # A failure prints the seed and the command that shows it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-suite=$1 all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
+suite=$1 names='' all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
 case $suite in
-    crash) module=crash_named prefix=UEXT4_CRASH count=STATES each=${COUNT:-300} ;;
+    crash) module='crash_[a-z]+' prefix=UEXT4_CRASH count=STATES each=${COUNT:-300}
+        names='^crash_(tree|rename|xattrs)/' ;;
     model) module=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;
     turns) module=tree_walk::turns prefix=UEXT4_TURNS count=SECONDS each=${COUNT:-60} ;;
     kill) module=kill prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
@@ -25,13 +26,17 @@ program=$(cargo test --release -p uext4 --test suite --no-run --message-format=j
 [ -x "$program" ] || { echo "the tests were not built" >&2; exit 1; }
 cp "$program" "$logs/suite"
 export CARGO_PKG_NAME=uext4 RUST_BACKTRACE=0 "${prefix}_$count=$each"
+mapfile -t tests < <("$logs/suite" --list | sed -n 's/: test$//p' | grep -E "^$module::" | grep -E "$scenario")
+[ "${#tests[@]}" -gt 0 ] || { echo "no test is named $scenario" >&2; exit 1; }
+
+SECONDS=0 # without the build
 
 # run JOB: rounds until the time is over. One that fails ends the job.
 run() {
     local job=$1 seed
     for ((seed = first + job - 1; SECONDS < all; seed += jobs)); do
         if env "${prefix}_SEED=$seed" "${prefix}_TOTALS=$logs/totals.$job" RUST_TEST_THREADS=1 \
-            "$logs/suite" "$module::$scenario" > "$logs/$seed.log" 2>&1; then
+            "$logs/suite" --exact "${tests[@]}" > "$logs/$seed.log" 2>&1; then
             rm "$logs/$seed.log"
             echo "$seed" >> "$logs/rounds.$job"
         else
@@ -47,7 +52,9 @@ row() {
     local totals rounds
     rounds=$(cat "$logs"/rounds.* 2> /dev/null | wc -l)
     [ "$rounds" -gt 0 ] || { echo "no round was finished" >&2; return 1; }
-    totals=$(cat "$logs"/totals.* | awk '
+    # Of power cuts, those during operations on names are counted once more.
+    totals=$(cat "$logs"/totals.* | awk -v names="$names" '
+        names { $(NF + 1) = $1 ~ names ? $2 : 0; $(NF + 1) = $1 ~ names ? $3 : 0 }
         { for (i = 2; i <= NF; i++) sum[i] += $i; if (NF > n) n = NF }
         END { for (i = 2; i <= n; i++) printf "%s%d", (i > 2 ? "," : ""), sum[i] }')
     echo "$(date +%F),$commit,$first,$rounds,$failed,$totals" | tee -a "$csv"

@@ -2,7 +2,7 @@
 //! every state, recovered by us and by e2fsck, the volume is sound, acknowledged data is there, and files contain
 //! nothing but their own data.
 //!
-//! `make crash` runs them for a given time, each round with another seed and other layouts.
+//! `make crash` runs them and all others for a given time, each round with another seed and other layouts.
 
 use crate::common;
 pub mod layouts;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use uext4::{File, FileKind, RenameFlags, Volume};
 use uext4_testkit::crash::Options;
 use uext4_testkit::device::{CrashDevice, CrashOptions};
-use uext4_testkit::{Need, Scratch, needs};
+use uext4_testkit::{Need, Rng, Scratch, needs};
 
 const SIZE: u64 = 8 << 20;
 const STATES: usize = 420;
@@ -31,6 +31,7 @@ const PLAIN: RenameFlags = RenameFlags::empty();
 const EXCHANGE: RenameFlags = RenameFlags::EXCHANGE;
 const WHITEOUT: RenameFlags = RenameFlags::WHITEOUT;
 
+/// Of the seed 1; others draw theirs.
 const STEPS: [(&str, &str, RenameFlags, Then); 25] = [
     // A file replaces another one: within a directory, and from another one.
     ("/a/new", "/a/file", PLAIN, Then::Nothing),
@@ -82,6 +83,9 @@ fn image(args: &[&str]) -> Image {
     garbage_volume(SIZE, tree.path(), &[&["-b", "1024", "-J", "size=1"], args].concat())
 }
 
+/// Stands for the contents of one.
+const DIRECTORY: &[u8] = b"a directory";
+
 /// Paths and what they lead to.
 type Tree = BTreeMap<String, Vec<u8>>;
 
@@ -97,7 +101,7 @@ fn tree(volume: &Volume) -> Result<Tree, uext4::Error> {
             let what = match volume.symlink_metadata(&path)?.kind {
                 FileKind::Directory => {
                     pending.push(path.clone());
-                    b"a directory".to_vec()
+                    DIRECTORY.to_vec()
                 }
                 FileKind::Regular => read_all(&volume.open_file(&path, read_only())?),
                 kind => format!("{kind:?}").into_bytes(),
@@ -108,6 +112,41 @@ fn tree(volume: &Volume) -> Result<Tree, uext4::Error> {
     Ok(tree)
 }
 
+/// A step: from, to.
+type Step = (String, String, RenameFlags, Then);
+
+/// As many steps of a seed, each of which changes this volume's tree.
+fn drawn(volume: &Volume, seed: u64) -> Vec<Step> {
+    let (mut rng, mut steps, mut before) = (Rng::new(seed), Vec::new(), tree(volume).unwrap());
+    while steps.len() < STEPS.len() {
+        let paths: Vec<&String> = before.keys().collect();
+        let (from, other) = ((*rng.pick(&paths)).clone(), (*rng.pick(&paths)).clone());
+        let flags = *rng.pick(&[PLAIN, PLAIN, RenameFlags::NOREPLACE, EXCHANGE, WHITEOUT]);
+        let to = match rng.below(3) {
+            0 => other,
+            _ if flags == EXCHANGE => other,
+            _ => {
+                let directory = if before[&other] == DIRECTORY { &other } else { parent(&other) };
+                format!("{directory}/{}{}", steps.len(), rng.pick(&["", &real("LONG")]))
+            }
+        };
+        if volume.rename_with(&from, &to, flags).is_err() {
+            continue;
+        }
+        let after = tree(volume).unwrap();
+        if after != before {
+            let then = *rng.pick(&[Then::Nothing, Then::Nothing, Then::Keep, Then::Sync]);
+            steps.push((from, to, flags, then));
+            before = after;
+        }
+    }
+    steps
+}
+
+fn parent(path: &str) -> &str {
+    &path[..path.rfind('/').unwrap_or(0)]
+}
+
 /// A tree that is about to come, or is durable.
 enum Mark {
     Begun(Arc<Tree>),
@@ -115,16 +154,15 @@ enum Mark {
 }
 
 /// Plays the steps. `each` is told of a step's number before it, and of the sync after it.
-fn play(volume: &Volume, mut each: impl FnMut(usize, bool)) {
+fn play(volume: &Volume, steps: &[Step], mut each: impl FnMut(usize, bool)) {
     let mut kept: Option<File> = None;
-    for (number, (from, to, flags, then)) in STEPS.into_iter().enumerate() {
-        let (from, to) = (real(from), real(to));
-        if then == Then::Keep {
-            kept = volume.open_file(&to, read_write()).ok();
+    for (number, (from, to, flags, then)) in steps.iter().enumerate() {
+        if *then == Then::Keep {
+            kept = volume.open_file(to, read_write()).ok();
         }
         each(number, false);
-        volume.rename_with(&from, &to, flags).unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
-        if then == Then::Sync {
+        volume.rename_with(from, to, *flags).unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
+        if *then == Then::Sync {
             volume.sync_all().unwrap();
             each(number, true);
         }
@@ -135,11 +173,15 @@ fn play(volume: &Volume, mut each: impl FnMut(usize, bool)) {
 /// `beside`: another thread commits all the time, so that a commit may come between any two handles.
 fn run(name: &str, args: &[&str], fua: bool, beside: bool) {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-    let image = image(args);
+    let (image, options) = (image(args), Options::new(name, 1).at_most(STATES));
+    let steps: Vec<Step> = match options.seed {
+        1 => STEPS.map(|(from, to, flags, then)| (real(from), real(to), flags, then)).into(),
+        seed => drawn(&open_rw(image.device()), seed),
+    };
     // The trees of a rehearsal.
     let rehearsal = open_rw(image.device());
     let mut trees: Vec<Arc<Tree>> = Vec::new();
-    play(&rehearsal, |_, synced| {
+    play(&rehearsal, &steps, |_, synced| {
         if !synced {
             trees.push(Arc::new(tree(&rehearsal).unwrap()));
         }
@@ -158,13 +200,12 @@ fn run(name: &str, args: &[&str], fua: bool, beside: bool) {
                 std::thread::yield_now();
             }
         });
-        play(&volume, |number, synced| {
+        play(&volume, &steps, |number, synced| {
             handle.mark(if synced { Mark::Durable } else { Mark::Begun(trees[number + 1].clone()) });
         });
         done.store(true, Ordering::Relaxed);
     });
     volume.close().unwrap();
-    let options = Options::new(name, 1).at_most(STATES);
     let report = enumerate(&handle, &options, EACH, |state, volume| {
         let mut possible = vec![&trees[0]];
         for mark in state.marks::<Mark>() {

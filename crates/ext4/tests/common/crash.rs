@@ -1,7 +1,6 @@
 //! States after a power cut, each recovered by us, and some by e2fsck as well.
 
 use super::{Image, open_rw};
-use std::io::Write;
 use std::path::Path;
 use uext4::Volume;
 use uext4_testkit::crash::{Options, Report, State, assert_states};
@@ -10,9 +9,6 @@ use uext4_testkit::{Scratch, VolumeBuilder, oracle};
 
 /// The contents of free blocks.
 pub const GARBAGE: u8 = 0xEE;
-
-/// A file to which long runs append a line per enumeration: name, states, images.
-const TOTALS: &str = "UEXT4_CRASH_TOTALS";
 
 /// A volume of `size` bytes with the files of a tree, and garbage in all free blocks.
 pub fn garbage_volume(size: u64, tree: &Path, args: &[&str]) -> Image {
@@ -64,13 +60,5 @@ pub fn enumerate(
         volume.close().map_err(|error| error.to_string())
     });
     println!("{}: {report}", options.name);
-    note(options, &report);
     report
-}
-
-fn note(options: &Options, report: &Report) {
-    let Some(path) = std::env::var_os(TOTALS) else { return };
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-    let line = format!("{} {} {}\n", options.name, report.states, report.images);
-    file.write_all(line.as_bytes()).unwrap();
 }

@@ -18,7 +18,7 @@ use crate::device::{CrashEvent, CrashLog, CrashOutcome};
 use choices::{Choices, Pick};
 use history::{Cursor, History};
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -119,7 +119,7 @@ pub fn for_each_state(
     Ok(run.report())
 }
 
-/// [`for_each_state`] for tests.
+/// [`for_each_state`] for tests. Long runs add up what it showed.
 ///
 /// # Panics
 /// With the state, the seed and the command that shows this state again, if `check` refuses one.
@@ -129,7 +129,9 @@ pub fn assert_states(
     options: &Options,
     check: impl FnMut(&State<'_>) -> Result<(), String>,
 ) -> Report {
-    for_each_state(log, options, check).unwrap_or_else(|failure| panic!("{failure}"))
+    let report = for_each_state(log, options, check).unwrap_or_else(|failure| panic!("{failure}"));
+    report.note(options, Location::caller());
+    report
 }
 
 /// How far a cut has been enumerated.

@@ -11,6 +11,8 @@ pub(super) const SEED: &str = "UEXT4_CRASH_SEED";
 const STATES: &str = "UEXT4_CRASH_STATES";
 /// Replaces the seconds.
 const SECONDS: &str = "UEXT4_CRASH_SECONDS";
+/// A file to which long runs append a line for each enumeration: source file and scenario, states, images.
+pub(super) const TOTALS: &str = "UEXT4_CRASH_TOTALS";
 /// Where the image of a state that failed is left.
 pub(super) const KEEP: &str = "UEXT4_CRASH_KEEP";
 

@@ -1,8 +1,12 @@
 //! What an enumeration says at its end.
 
-use super::options::{KEEP, Options, SEED, STATE};
+use super::options::{KEEP, Options, SEED, STATE, TOTALS};
 use super::{State, event};
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::panic::Location;
+use std::path::Path;
 use std::time::Duration;
 
 /// Events of the log that a failure prints before the cut.
@@ -25,6 +29,17 @@ pub struct Report {
     pub complete: bool,
     /// Time, that of the checks included.
     pub elapsed: Duration,
+}
+
+impl Report {
+    /// Appends a line to the file of the environment, if it names one: `crash_tree/SCENARIO STATES IMAGES`.
+    pub(super) fn note(&self, options: &Options, caller: &Location<'_>) {
+        let Some(path) = std::env::var_os(TOTALS) else { return };
+        let source = Path::new(caller.file()).file_stem().unwrap_or_default().display();
+        let line = format!("{source}/{} {} {}\n", options.name, self.states, self.images);
+        let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+    }
 }
 
 impl fmt::Display for Report {
