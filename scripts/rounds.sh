@@ -13,7 +13,7 @@ case $suite in
         names='^crash_(tree|rename|xattrs)/' ;;
     model) module=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;
     turns) module=tree_walk::turns prefix=UEXT4_TURNS count=SECONDS each=${COUNT:-60} ;;
-    kill) module=kill prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
+    kill) module='(kill|tree_walk::kills)' prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
     *) echo "no suite is named $suite" >&2; exit 2 ;;
 esac
 commit=$(git rev-parse --short HEAD) # of what is built now, whatever comes meanwhile

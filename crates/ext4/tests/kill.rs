@@ -1,5 +1,5 @@
 //! Processes that are killed while they change a volume. Everything acknowledged is there afterwards, recovered by us
-//! and by e2fsck, and the next process goes on with it. `make kill` runs other seeds.
+//! and by e2fsck, and the next process goes on with it. `make kill` runs other seeds. Names and attributes: `tree_walk/kills.rs`.
 
 use crate::common;
 use crate::crash_named::layouts;
@@ -10,6 +10,7 @@ use common::{Image, open_rw, read_all, read_only, within};
 use layouts::{CLUSTERS, LARGE, Layout, SMALL};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -18,8 +19,8 @@ use uext4::{Fallocate, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 
 /// The child's image, and the source of its random choices.
-const IMAGE: &str = "UEXT4_KILL_IMAGE";
-const DRAWN: &str = "UEXT4_KILL_DRAWN";
+pub const IMAGE: &str = "UEXT4_KILL_IMAGE";
+pub const DRAWN: &str = "UEXT4_KILL_DRAWN";
 /// Kills of each layout, unless `UEXT4_KILL_ROUNDS` says how many.
 const ROUNDS: u64 = 14;
 /// Bytes of a file, and files of a thread.
@@ -71,7 +72,7 @@ fn decode(told: &[u8]) -> Option<(Mark, &[u8])> {
 
 /// The work of a child until it is killed.
 fn child(image: &Path) {
-    let drawn: u64 = std::env::var(DRAWN).unwrap().parse().unwrap();
+    let drawn: u64 = number(DRAWN).unwrap();
     // Its standard input is the end of a pipe that takes marks.
     let pipe = Mutex::new(std::fs::OpenOptions::new().write(true).open("/proc/self/fd/0").unwrap());
     let teller: Teller = Arc::new(move |mark| pipe.lock().unwrap().write_all(&encode(&mark)).unwrap());
@@ -79,9 +80,16 @@ fn child(image: &Path) {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (volume, teller) = (volume.clone(), teller.clone());
-            scope.spawn(move || work(Scene::new(volume, Some(teller), drawn + thread), thread));
+            scope.spawn(move || or_end(|| work(Scene::new(volume, Some(teller), drawn + thread), thread)));
         }
     });
+}
+
+/// The work of a thread of a child. If it fails, the child ends at once, which its parent sees.
+pub fn or_end(work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        std::process::exit(1);
+    }
 }
 
 /// One thread's files are in `/`, the other's in `/d`.
@@ -143,13 +151,14 @@ fn paths(volume: &Volume) -> Vec<String> {
     paths
 }
 
-/// Starts a child, kills it after a while, and returns the marks it sent.
-fn killed(name: &str, image: &Path, rng: &mut Rng) -> Vec<Mark> {
+/// Starts a child that runs a test, kills it after a while, and returns the seed it had and the bytes it sent.
+pub fn killed(test: &str, image: &Path, rng: &mut Rng) -> (u64, Vec<u8>) {
     let (mut reader, writer) = std::io::pipe().unwrap();
+    let drawn = rng.next_u64() >> 40;
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("kill::{name}")])
+        .args(["--exact", "--nocapture", test])
         .env(IMAGE, image)
-        .env(DRAWN, (rng.next_u64() >> 40).to_string())
+        .env(DRAWN, drawn.to_string())
         .stdin(Stdio::from(writer))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -181,7 +190,11 @@ fn killed(name: &str, image: &Path, rng: &mut Rng) -> Vec<Mark> {
         "the child ended itself: {}",
         oracle::text(&output)
     );
-    let (mut marks, mut rest) = (Vec::new(), &told[..]);
+    (drawn, told)
+}
+
+fn decoded(told: &[u8]) -> Vec<Mark> {
+    let (mut marks, mut rest) = (Vec::new(), told);
     while let Some((mark, behind)) = decode(rest) {
         marks.push(mark);
         rest = behind;
@@ -199,8 +212,15 @@ fn base(volume: &Volume) -> Vec<Mark> {
     paths(volume).into_iter().flat_map(marks).collect()
 }
 
-fn number(variable: &str) -> Option<u64> {
+pub fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
+/// Long runs add up kills, and changes or syncs that were acknowledged.
+pub fn note(name: &str, kills: u64, acknowledged: usize) {
+    let Some(path) = std::env::var_os("UEXT4_KILL_TOTALS") else { return };
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    file.write_all(format!("{name} {kills} {acknowledged}\n").as_bytes()).unwrap();
 }
 
 /// A test, and the work of the processes that it starts.
@@ -219,7 +239,7 @@ fn kills(name: &str, layout: Layout) {
         let (mut known, mut acknowledged, mut again) = (Vec::new(), 0, 0);
         for round in 0..rounds {
             let what = format!("{name}, UEXT4_KILL_SEED={seed}, kill {round}");
-            let marks = killed(&name, &image, &mut rng);
+            let marks = decoded(&killed(&format!("kill::{name}"), &image, &mut rng).1);
             acknowledged += marks
                 .iter()
                 .filter(|mark| !matches!(mark, Mark::Begun { .. } | Mark::Replaced { .. }))
@@ -244,10 +264,7 @@ fn kills(name: &str, layout: Layout) {
         // If there are few kills, all may come before the work.
         let worked = again > rounds / 4 && acknowledged as u64 > 5 * rounds;
         assert!(worked || rounds < 10, "{again} {acknowledged}");
-        if let Some(path) = std::env::var_os("UEXT4_KILL_TOTALS") {
-            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-            file.write_all(format!("{name} {rounds} {acknowledged}\n").as_bytes()).unwrap();
-        }
+        note(&name, rounds, acknowledged);
     });
 }
 

@@ -112,6 +112,6 @@ impl Walk {
 }
 
 /// Sets these of the flags in `among`, and clears the others.
-fn set_flags(node: &Node, among: InodeFlags, flags: InodeFlags) -> Result<(), Error> {
+pub(super) fn set_flags(node: &Node, among: InodeFlags, flags: InodeFlags) -> Result<(), Error> {
     node.set_attributes(&SetAttributes::new().flags((node.attributes().flags - among) | flags))
 }

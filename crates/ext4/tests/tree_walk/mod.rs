@@ -3,6 +3,7 @@
 //!
 //! `UEXT4_WALK=SEED:STEPS` runs one walk with a check after each step, on every kind of volume.
 
+mod kills;
 mod lists;
 mod model;
 mod turns;
@@ -17,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
-use uext4::device::MemoryDevice;
+use uext4::device::Device;
 use uext4::{
     Caller, FileKind, Ino, Node, NodeKind, OpenOptions, RenameFlags, SetAttributes, Timestamp, Volume,
     WriteFlags, XattrFlags,
@@ -40,7 +41,7 @@ const SIZE: u64 = 24 << 20;
 struct Walk {
     rng: Rng,
     model: Model,
-    device: Arc<MemoryDevice>,
+    device: Arc<dyn Device>,
     volume: Option<Volume>,
     /// Inodes of the model's things.
     inodes: HashMap<Id, (Ino, u32)>,
@@ -48,6 +49,10 @@ struct Walk {
     what: String,
     /// The volume has inline data.
     inline: bool,
+    /// Things from which on more go than come.
+    most: usize,
+    /// With others at the same tree: its names begin with this, and the root stays as it is.
+    letter: Option<u8>,
 }
 
 /// What a step does, for messages.
@@ -74,6 +79,8 @@ impl Walk {
             steps: 0,
             what,
             inline: args.iter().any(|arg| arg.contains("inline_data")),
+            most: 350,
+            letter: None,
         }
     }
 
@@ -93,15 +100,15 @@ impl Walk {
     }
 
     fn pick(&mut self, wanted: impl Fn(&Thing) -> bool) -> Option<Id> {
-        let mut all: Vec<Id> =
-            self.model.things.iter().filter(|(_, thing)| wanted(thing)).map(|(id, _)| *id).collect();
+        let fits = |(id, thing): &(&Id, &Thing)| (self.letter.is_none() || **id != ROOT) && wanted(thing);
+        let mut all: Vec<Id> = self.model.things.iter().filter(fits).map(|(id, _)| *id).collect();
         all.sort_unstable();
         if all.is_empty() { None } else { Some(all[self.rng.below(all.len() as u64) as usize]) }
     }
 
     fn directory(&mut self) -> Id {
         // Half of all steps go to the root: it grows large.
-        if self.rng.below(2) == 0 { ROOT } else { self.pick(Thing::is_directory).unwrap() }
+        if self.rng.below(2) == 0 { ROOT } else { self.pick(Thing::is_directory).unwrap_or(ROOT) }
     }
 
     /// A name: mostly of few, so that it often exists; sometimes a long one, so that directories get blocks.
@@ -112,11 +119,12 @@ impl Walk {
             return self.model.names(directory).keys().nth(at).unwrap().clone();
         }
         let number = self.rng.below(400);
-        match self.rng.below(3) {
+        let name = match self.rng.below(3) {
             0 => format!("n{number}").into_bytes(),
             1 => [&[0xFF, b'\n'][..], format!("{number}").as_bytes()].concat(),
             _ => format!("{number}{}", "long".repeat(self.rng.below(63) as usize)).into_bytes(),
-        }
+        };
+        self.letter.into_iter().chain(name).collect()
     }
 
     fn owner(&mut self) -> Caller {
@@ -146,7 +154,7 @@ impl Walk {
     fn step(&mut self) {
         self.steps += 1;
         // A tree of a few hundred things: what is removed and what is made keep the balance.
-        let full = self.model.things.len() > 350;
+        let full = self.model.things.len() > self.most;
         match self.rng.below(22) {
             0..=5 if !full => self.make(),
             0..=6 => self.unlink(),

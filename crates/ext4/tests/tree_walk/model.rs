@@ -128,7 +128,13 @@ type Done<T = ()> = Result<T, i32>;
 impl Model {
     pub fn new() -> Model {
         let root = Kind::Directory { names: BTreeMap::new(), parent: ROOT };
-        Model { things: HashMap::from([(ROOT, Thing::new(root, 0o755, (0, 0)))]), next: 1 }
+        Model::of(HashMap::from([(ROOT, Thing::new(root, 0o755, (0, 0)))]))
+    }
+
+    /// A tree of these things, numbered from the root on.
+    pub fn of(things: HashMap<Id, Thing>) -> Model {
+        let next = things.len() as Id;
+        Model { things, next }
     }
 
     pub fn names(&self, directory: Id) -> &BTreeMap<Vec<u8>, Id> {

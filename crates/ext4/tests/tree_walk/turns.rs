@@ -13,7 +13,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use uext4::device::Device;
 use uext4::{OpenOptions, RenameFlags, State};
 use uext4_testkit::{KernelMount, LoopOptions, Need, Scratch, needs, oracle};
 
