@@ -4,10 +4,10 @@
 use crate::common;
 
 use common::dirs::{CASEFOLD_FLAG, EXTENTS_FLAG, Recipe, assert_all_found, in_dir, look_up_cold};
-use common::{Image, open_ro, open_rw};
+use common::{Image, assert_clean, open_ro, open_rw};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use uext4::{Error, Volume, VolumeOptions};
+use uext4::{Caller, Error, InodeFlags, Volume, VolumeOptions};
 use uext4_testkit::{Need, VolumeBuilder, needs};
 
 /// A name as stored, other spellings of it, and similar ones that are other names.
@@ -154,4 +154,23 @@ fn what_does_not_fit_together_is_refused() {
     // A volume with the feature and no such directory.
     let plain = VolumeBuilder::new(8 << 20).args(MAKE.iter().copied()).build();
     assert!(open_rw(Image::load(plain.path()).device()).resolve("/LOST+FOUND", false).is_err());
+}
+
+/// The entries of a directory lie where the hash of their names says, so the flag does not change alone.
+#[test]
+fn the_flag_itself_is_not_changed() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"));
+    let image = folded(&[], false, &[]);
+    let device = image.device();
+    let volume = open_rw(device.clone());
+    volume.create_dir("/plain", 0o755, &Caller::root()).unwrap();
+    for path in ["/dir", "/plain"] {
+        let before = volume.metadata(path).unwrap().flags;
+        let done = volume.set_flags(path, before ^ InodeFlags::CASEFOLD, false);
+        let said = done.unwrap_err().to_string();
+        assert!(said.contains("folded case (F)"), "{path}: {said}");
+        assert_eq!(volume.metadata(path).unwrap().flags, before, "{path}");
+    }
+    volume.close().unwrap();
+    assert_clean(&*device);
 }

@@ -4,8 +4,8 @@
 //! threads did is repeated by their seeds, with the model. `make kill` runs other seeds.
 
 use super::lists::set_flags;
-use super::model::{FLAGS, Id, Kind, Model, ROOT, Thing};
-use super::{SIZE, Walk};
+use super::model::{FLAGS, FOLDS, Id, Kind, Model, ROOT, Thing};
+use super::{SIZE, Walk, fold_root};
 use crate::common::crash::garbage_volume;
 use crate::common::{Image, open_rw, read_all, read_only, within};
 use crate::kill::{DRAWN, IMAGE, killed, note, number, or_end};
@@ -101,7 +101,9 @@ fn learn(volume: &Volume, letter: u8) -> (Model, HashMap<Id, (Ino, u32)>) {
     let root = volume.root().unwrap();
     let (mut things, mut inodes, mut ids) = (HashMap::new(), HashMap::new(), HashMap::new());
     let mut waiting = vec![(ROOT, root)];
-    things.insert(ROOT, Model::new().things.remove(&ROOT).unwrap());
+    let mut top = Model::new().things.remove(&ROOT).unwrap();
+    top.flags = waiting[0].1.attributes().flags & FOLDS;
+    things.insert(ROOT, top);
     inodes.insert(ROOT, (waiting[0].1.ino(), waiting[0].1.attributes().generation));
     while let Some((id, node)) = waiting.pop() {
         let all = node.read_dir().unwrap().map(|entry| entry.unwrap().name);
@@ -148,7 +150,7 @@ fn thing(node: &Node, parent: Id) -> Thing {
         mode: found.mode,
         owner: (found.uid, found.gid),
         modified: Some(found.modified.seconds),
-        flags: found.flags & FLAGS,
+        flags: found.flags & (FLAGS | FOLDS),
         attributes: node.xattrs().map(attribute).collect(),
     }
 }
@@ -295,6 +297,7 @@ fn kills(name: &'static str, args: &'static [&'static str]) {
         let (image, copy) = (scratch.file("volume.img"), scratch.file("copy.img"));
         let empty = Scratch::new(1 << 20);
         garbage_volume(SIZE, empty.path(), &[args, &["-N", "2048"]].concat()).save(&image);
+        fold_root(&image, args);
         let mut rng = Rng::new(seed);
         let (mut steps, mut syncs, mut again) = (0, 0, 0);
         for round in 0..rounds {
@@ -371,6 +374,11 @@ fn killed_with_quota() {
 #[test]
 fn killed_on_clusters() {
     kills("killed_on_clusters", &["-b", "1024", "-J", "size=1", "-O", "bigalloc", "-C", "8192"]);
+}
+
+#[test]
+fn killed_in_either_case() {
+    kills("killed_in_either_case", &["-b", "1024", "-J", "size=1", "-O", "casefold"]);
 }
 
 #[test]

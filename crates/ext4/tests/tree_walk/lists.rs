@@ -1,7 +1,7 @@
 //! Steps of the walk that change flags (`chattr`) and access control lists.
 
 use super::Walk;
-use super::model::{ACCESS, DEFAULT, FLAGS, Id, Kind, ROOT, Thing};
+use super::model::{ACCESS, DEFAULT, FLAGS, FOLDS, Id, Kind, ROOT, Thing};
 use uext4::{
     Acl, AclEntry, AclTag, Error, InodeFlags, Node, OpenOptions, RenameFlags, SetAttributes, XattrFlags,
 };
@@ -30,7 +30,8 @@ impl Walk {
         }
         let node = self.node(id);
         set_flags(&node, FLAGS, wanted).unwrap();
-        self.model.things.get_mut(&id).unwrap().flags = wanted;
+        let thing = self.model.things.get_mut(&id).unwrap();
+        thing.flags = thing.flags & FOLDS | wanted;
     }
 
     /// What is immutable does not change, and what is append-only only grows.

@@ -10,8 +10,8 @@ mod turns;
 
 use crate::common;
 
-use common::{Image, open_rw};
-use model::{FLAGS, Id, Kind, Model, ROOT, Thing};
+use common::{Image, open_ro, open_rw};
+use model::{FLAGS, FOLDS, Id, Kind, Model, ROOT, Thing};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,15 +26,17 @@ use uext4::{
 use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 /// Kinds of volumes, and how many steps the walk of each has: 100 000 in all.
-const VOLUMES: [(&[&str], u64); 8] = [
-    (&["-b", "1024"], 30_000),
-    (&["-b", "4096"], 20_000),
+const VOLUMES: [(&[&str], u64); 10] = [
+    (&["-b", "1024"], 20_000),
+    (&["-b", "4096"], 15_000),
     (&["-b", "1024", "-O", "^dir_index,^extent,^64bit,^metadata_csum"], 10_000),
     (&["-b", "1024", "-I", "128", "-O", "^has_journal"], 10_000),
     (&["-b", "1024", "-O", "inline_data,large_dir"], 10_000),
     (&["-b", "1024", "-O", "quota,project,orphan_file", "-I", "256"], 10_000),
     (&["-b", "1024", "-O", "bigalloc", "-C", "8192"], 5_000),
     (&["-b", "2048", "-O", "^filetype,^huge_file,^flex_bg"], 5_000),
+    (&["-b", "1024", "-O", "casefold"], 10_000),
+    (&["-b", "1024", "-O", "casefold,inline_data"], 5_000),
 ];
 const SIZE: u64 = 24 << 20;
 
@@ -61,18 +63,22 @@ type Said = String;
 impl Walk {
     fn new(args: &[&str], seed: u64) -> Walk {
         let volume = VolumeBuilder::new(SIZE).args(args.iter().copied()).args(["-N", "2048"]);
-        let device = Image::load(volume.build().path()).device();
+        let built = volume.build();
+        fold_root(built.path(), args);
+        let device = Image::load(built.path()).device();
         let volume = open_rw(device.clone());
         // lost+found is not the model's.
         volume.remove_dir("/lost+found").unwrap();
         let root = volume.root().unwrap();
         root.set_attributes(&SetAttributes::new().mode(0o755).uid(0_u32).gid(0_u32)).unwrap();
         let inodes = HashMap::from([(ROOT, (root.ino(), root.attributes().generation))]);
+        let mut model = Model::new();
+        model.things.get_mut(&ROOT).unwrap().flags = root.attributes().flags & FOLDS;
         drop(root);
         let what = format!("{args:?}, seed {seed}");
         Walk {
             rng: Rng::new(seed),
-            model: Model::new(),
+            model,
             device,
             volume: Some(volume),
             inodes,
@@ -116,15 +122,34 @@ impl Walk {
         let names = self.model.names(directory);
         if !names.is_empty() && self.rng.below(5) < 2 {
             let at = self.rng.below(names.len() as u64) as usize;
-            return self.model.names(directory).keys().nth(at).unwrap().clone();
+            let name = self.model.names(directory).keys().nth(at).unwrap().clone();
+            return if self.model.folds(directory) { self.respelled(&name) } else { name };
         }
         let number = self.rng.below(400);
         let name = match self.rng.below(3) {
             0 => format!("n{number}").into_bytes(),
+            // e2fsck does not hash what is not UTF-8 as the kernel does.
+            1 if self.model.folds(directory) => format!("Straße Né{number}").into_bytes(),
             1 => [&[0xFF, b'\n'][..], format!("{number}").as_bytes()].concat(),
             _ => format!("{number}{}", "long".repeat(self.rng.below(63) as usize)).into_bytes(),
         };
         self.letter.into_iter().chain(name).collect()
+    }
+
+    /// Another spelling of a name of a directory that folds case.
+    fn respelled(&mut self, name: &[u8]) -> Vec<u8> {
+        let Ok(text) = std::str::from_utf8(name) else { return name.to_vec() };
+        let mut other = String::new();
+        for (at, letter) in text.chars().enumerate() {
+            match self.rng.below(4) {
+                _ if at == 0 && self.letter.is_some() => other.push(letter),
+                0 => other.extend(letter.to_uppercase()),
+                1 => other.extend(letter.to_lowercase()),
+                2 if letter == 'é' => other.push_str("e\u{301}"),
+                _ => other.push(letter),
+            }
+        }
+        other.into_bytes()
     }
 
     fn owner(&mut self) -> Caller {
@@ -413,7 +438,7 @@ impl Walk {
         let at = || format!("{}, step {}: thing {id}, inode {}", self.what, self.steps, found.ino);
         let wanted = (thing.mode, thing.owner, links);
         assert_eq!((found.mode, (found.uid, found.gid), found.links), wanted, "{}", at());
-        assert_eq!(found.flags & FLAGS, thing.flags, "{}", at());
+        assert_eq!(found.flags & (FLAGS | FOLDS), thing.flags, "{}", at());
         if let Some(seconds) = thing.modified.filter(|_| !thing.is_directory()) {
             // 128 bytes hold 32 bits of a time.
             let held = [seconds, i64::from(i32::MAX)].contains(&found.modified.seconds);
@@ -475,6 +500,22 @@ fn compare_mounted(walk: &Walk, top: &Path) {
     }
 }
 
+/// In volumes with the feature the root folds case, and what is made in it. The library does not set the flag.
+fn fold_root(path: &Path, args: &[&str]) {
+    if args.iter().any(|arg| arg.contains("casefold")) {
+        let flags = open_ro(Image::load(path).device()).metadata("/").unwrap().flags | FOLDS;
+        oracle::debugfs_write(path, &format!("sif / flags {:#x}", flags.bits()));
+        oracle::e2fsck_clean(path);
+    }
+}
+
+/// Volumes that this kernel mounts. Kernels may lack the format of quota files, and names in either case.
+fn mounted() -> impl Iterator<Item = &'static [&'static str]> {
+    let folds = Path::new("/sys/fs/ext4/features/casefold").exists();
+    let mounts = move |arg: &&str| !arg.contains("quota") && (folds || !arg.contains("casefold"));
+    VOLUMES.iter().map(|(args, _)| *args).filter(move |args| args.iter().all(mounts))
+}
+
 fn walk(args: &[&str], seed: u64, steps: u64, every: u64, scratch: &Scratch) -> Walk {
     let mut walk = Walk::new(args, seed);
     for step in 1..=steps {
@@ -523,9 +564,7 @@ fn after_each_step_the_volume_is_clean() {
 fn root_the_kernel_sees_the_tree_of_the_walk() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let scratch = Scratch::new(2 * SIZE);
-    // Kernels without the format of quota files do not mount volumes that have them.
-    let mounts = VOLUMES.iter().filter(|(args, _)| !args.iter().any(|arg| arg.contains("quota")));
-    for (number, (args, _)) in mounts.enumerate() {
+    for (number, args) in mounted().enumerate() {
         let mut walk = walk(args, 100 + number as u64, 1500, 1500, &scratch);
         for _turn in 0..4 {
             let path = scratch.file("mounted.img");

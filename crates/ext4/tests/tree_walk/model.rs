@@ -13,6 +13,9 @@ pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 pub const FLAGS: InodeFlags =
     InodeFlags::NODUMP.union(InodeFlags::NOATIME).union(InodeFlags::SYNC).union(InodeFlags::DIRSYNC);
 
+/// Of directories, whose names are the same in either case. New directories inherit it.
+pub const FOLDS: InodeFlags = InodeFlags::CASEFOLD;
+
 /// Something with a name, or without one while it waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thing {
@@ -77,7 +80,7 @@ impl Thing {
         }
         self.flags = above.flags
             & match self.kind {
-                Kind::Directory { .. } => FLAGS,
+                Kind::Directory { .. } => FLAGS | FOLDS,
                 Kind::File(_) => FLAGS - InodeFlags::DIRSYNC,
                 _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
             };
@@ -116,6 +119,13 @@ fn shifts(acl: &Acl) -> Vec<Option<u32>> {
     acl.entries.iter().map(|entry| shift(entry.tag)).collect()
 }
 
+/// What names that are the same but for case have in common. The walk has few letters besides those of ASCII.
+fn fold(name: &[u8]) -> Vec<u8> {
+    std::str::from_utf8(name).map_or(name.to_vec(), |name| {
+        name.to_lowercase().replace('ß', "ss").replace("e\u{301}", "é").into_bytes()
+    })
+}
+
 /// A tree.
 #[derive(Debug, Clone)]
 pub struct Model {
@@ -151,8 +161,26 @@ impl Model {
         }
     }
 
+    /// Whether a directory folds case.
+    pub fn folds(&self, directory: Id) -> bool {
+        self.things[&directory].flags.contains(FOLDS)
+    }
+
+    /// How a name is spelled that is there, or this spelling of one that is not.
+    fn spelled(&self, directory: Id, name: &[u8]) -> Vec<u8> {
+        let (names, wanted) = (self.names(directory), fold(name));
+        let other = |there: &&Vec<u8>| fold(there) == wanted;
+        let there = if self.folds(directory) { names.keys().find(other) } else { None };
+        there.map_or(name.to_vec(), Vec::clone)
+    }
+
     pub fn find(&self, directory: Id, name: &[u8]) -> Option<Id> {
-        self.names(directory).get(name).copied()
+        self.names(directory).get(&self.spelled(directory, name)).copied()
+    }
+
+    fn take(&mut self, directory: Id, name: &[u8]) {
+        let spelled = self.spelled(directory, name);
+        self.names_mut(directory).remove(&spelled);
     }
 
     /// Link counts of all things.
@@ -209,7 +237,7 @@ impl Model {
         if self.things[&id].is_directory() {
             return Err(libc::EISDIR);
         }
-        self.names_mut(directory).remove(name);
+        self.take(directory, name);
         self.drop_if_nameless(id);
         Ok(())
     }
@@ -222,7 +250,7 @@ impl Model {
         if !self.names(id).is_empty() {
             return Err(libc::ENOTEMPTY);
         }
-        self.names_mut(directory).remove(name);
+        self.take(directory, name);
         self.things.remove(&id);
         Ok(())
     }
@@ -277,8 +305,10 @@ impl Model {
                 _ => {}
             }
         }
+        // An entry that stays keeps its spelling.
+        let (old_name, new_name) = (&self.spelled(from, old_name)[..], self.spelled(to, new_name));
         self.names_mut(from).remove(old_name);
-        self.names_mut(to).insert(new_name.to_vec(), old);
+        self.names_mut(to).insert(new_name, old);
         self.set_parent(old, to);
         match new {
             Some(new) if exchanges => {
@@ -300,7 +330,7 @@ impl Model {
         if !self.things[&id].is_directory() {
             return Err(libc::ENOTDIR);
         }
-        self.names_mut(directory).remove(name);
+        self.take(directory, name);
         // Everything that no name outside leads to goes.
         let mut there = HashSet::new();
         let mut waiting = vec![ROOT];

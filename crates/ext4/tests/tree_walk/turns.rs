@@ -3,7 +3,7 @@
 //! `UEXT4_TURNS_SECONDS` (12), `UEXT4_TURNS_SEED` and `UEXT4_TURNS_TOTALS`, a file for the counts: `make turns`.
 
 use super::model::{Id, Kind, ROOT, Thing};
-use super::{SIZE, VOLUMES, Walk, compare_mounted};
+use super::{SIZE, Walk, compare_mounted, mounted};
 use crate::common::{Image, open_rw};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags as Flags};
 use std::collections::BTreeMap;
@@ -227,9 +227,7 @@ fn root_the_kernel_and_we_take_turns() {
     let scratch = Scratch::new(2 * SIZE);
     let (start, seed) = (Instant::now(), number("UEXT4_TURNS_SEED", 1));
     let length = Duration::from_secs(number("UEXT4_TURNS_SECONDS", 12));
-    // Kernels without the format of quota files do not mount volumes that have them.
-    let mounts = VOLUMES.iter().filter(|(args, _)| !args.iter().any(|arg| arg.contains("quota")));
-    let mut walks: Vec<Walk> = mounts.map(|(args, _)| Walk::new(args, seed)).collect();
+    let mut walks: Vec<Walk> = mounted().map(|args| Walk::new(args, seed)).collect();
     let mut turns = 0;
     while start.elapsed() < length {
         for walk in &mut walks {
