@@ -1,7 +1,7 @@
 # Every target sets the machine up first: as root it installs missing packages, otherwise it names them.
 .DEFAULT_GOAL := help
 target = $(or $(CARGO_TARGET_DIR),target)
-.PHONY: help setup fmt demo test vm-test vm-count floors bench mount-bench fuzz crash model turns kill capi install examples \
+.PHONY: help setup fmt demo test vm-test vm-count floors bench mount-bench mount-stress fuzz crash model turns kill capi install examples \
 	sqlite-tests deb deb-test packages fio-engine fio fio-verify mkfs-sweep
 
 help: ## this list
@@ -45,6 +45,9 @@ turns: setup ## long runs in which the kernel and we change volumes in turns (SE
 
 kill: setup ## long runs of processes killed at work (SECONDS_ALL=600, COUNT=200 kills of each test, SEED, JOBS=2)
 	@scripts/rounds.sh kill
+
+mount-stress: setup ## a mount for a long time under mixed load, with models (root; SECONDS_ALL=600, SEED, SIZE=2G)
+	@scripts/rounds.sh mount
 
 mount-bench: setup ## mounts of uext4, fuse2fs and the kernel at the same work (root; SIZE=256m FILES=20000)
 	@scripts/mount-bench.sh

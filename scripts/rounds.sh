@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # rounds.sh crash|model|turns|kill: long runs of a suite, round after round, each with another seed, and so with other
 # contents and layouts. At the end a row is added to docs/proof/NAME.csv, so that runs add up.
+# rounds.sh mount: mount-stress.sh, which has its own settings.
 # SECONDS_ALL (600): when no new round begins any more. SEED (the time): of the first round. JOBS (2): rounds at once.
 # SCENARIO: only tests whose names match this expression (grep -E). COUNT: states of a scenario, steps of a model,
 # seconds of turns, kills, in each round.
@@ -9,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=$1 names='' all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
 case $suite in
+    mount) exec scripts/mount-stress.sh ;;
     crash) module='crash_[a-z]+' prefix=UEXT4_CRASH count=STATES each=${COUNT:-300}
         names='^crash_(tree|rename|xattrs)/' ;;
     model) module=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;

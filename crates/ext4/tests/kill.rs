@@ -1,5 +1,6 @@
 //! Processes that are killed while they change a volume. Everything acknowledged is there afterwards, recovered by us
-//! and by e2fsck, and the next process goes on with it. `make kill` runs other seeds. Names and attributes: `tree_walk/kills.rs`.
+//! and by e2fsck, and the next process goes on with it. `make kill` runs other seeds. Names and attributes:
+//! `tree_walk/kills.rs`.
 
 use crate::common;
 use crate::crash_named::layouts;

@@ -1,11 +1,13 @@
 //! `uext4 mount`: real mounts. The judges are the kernel's ext4 on a loop device, a model, and e2fsck.
 
 mod data;
+mod databases;
 mod faults;
 mod late;
 mod life;
 mod overlay;
 mod programs;
+mod stress;
 mod tree;
 mod users;
 

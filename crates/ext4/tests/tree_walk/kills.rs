@@ -53,7 +53,8 @@ impl Walk {
         let (device, what) = (volume.device().clone(), format!("{args:?}, thread {letter}, seed {seed}"));
         let inline = args.iter().any(|arg| arg.contains("inline_data"));
         let (volume, rng) = (Some(volume), Rng::new(seed));
-        Walk { rng, model, device, volume, inodes, steps: 0, what, inline, most: MOST, letter: Some(letter) }
+        let (letter, drawn) = (Some(letter), Vec::new());
+        Walk { rng, model, device, volume, inodes, steps: 0, what, inline, most: MOST, letter, drawn }
     }
 
     /// A step, or now and then a sync: `true` if it was one. `kept` are open files, which may lose their names.
@@ -92,6 +93,7 @@ impl Walk {
             22 => self.flags(),
             _ => self.lists(),
         }
+        self.look_up_spellings();
         false
     }
 }

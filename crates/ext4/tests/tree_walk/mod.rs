@@ -55,6 +55,8 @@ struct Walk {
     most: usize,
     /// With others at the same tree: its names begin with this, and the root stays as it is.
     letter: Option<u8>,
+    /// Names of directories that fold case, which the step drew.
+    drawn: Vec<(Id, Vec<u8>)>,
 }
 
 /// What a step does, for messages.
@@ -87,6 +89,7 @@ impl Walk {
             inline: args.iter().any(|arg| arg.contains("inline_data")),
             most: 350,
             letter: None,
+            drawn: Vec::new(),
         }
     }
 
@@ -119,6 +122,14 @@ impl Walk {
 
     /// A name: mostly of few, so that it often exists; sometimes a long one, so that directories get blocks.
     fn name(&mut self, directory: Id) -> Vec<u8> {
+        let name = self.draw_name(directory);
+        if self.model.folds(directory) {
+            self.drawn.push((directory, name.clone()));
+        }
+        name
+    }
+
+    fn draw_name(&mut self, directory: Id) -> Vec<u8> {
         let names = self.model.names(directory);
         if !names.is_empty() && self.rng.below(5) < 2 {
             let at = self.rng.below(names.len() as u64) as usize;
@@ -194,6 +205,22 @@ impl Walk {
             20 => self.lists(),
             _ if self.rng.below(60) == 0 => self.remove_all(),
             _ => self.look_up(),
+        }
+        self.look_up_spellings();
+    }
+
+    /// What the step changed is found, or not, by every spelling.
+    fn look_up_spellings(&mut self) {
+        for (directory, name) in std::mem::take(&mut self.drawn) {
+            let spellings = [self.respelled(&name), self.respelled(&name), name];
+            // The step may have removed the directory.
+            if self.model.things.contains_key(&directory) {
+                let node = self.node(directory);
+                for name in spellings {
+                    let (ours, theirs) = (node.look_up(&name), self.model.find(directory, &name));
+                    self.same("look up a spelling", ours, theirs.ok_or(libc::ENOENT));
+                }
+            }
         }
     }
 
