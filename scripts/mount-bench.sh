@@ -97,7 +97,6 @@ run() {
     note "sequential read, cached" "$(data read --rw=read --bs=1m)"
     local random=(--bs=4k --direct=1 --ioengine=io_uring --iodepth=32 --numjobs=4 --group_reporting --time_based
         --runtime="$runtime")
-    [ "$tool" != fuse2fs ] || random+=(--direct=0)
     note "random 4 KiB reads, 4 jobs × 32" "$(data read4k --rw=randread "${random[@]}")"
     note "random 4 KiB writes, 4 jobs × 32" "$(data write4k --rw=randwrite "${random[@]}")"
     note "4 KiB writes of 8 threads to one file" "$(data write4k --rw=randwrite --bs=4k --direct=1 --thread \

@@ -5,7 +5,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use uext4::BufferPool;
 use uext4_testkit::{Need, Rng, VolumeBuilder, requirement};
 
@@ -100,6 +100,20 @@ impl Pair {
         self.cached.read_to_end(&mut all).unwrap();
         assert!(all == self.model, "the whole file differs");
     }
+}
+
+#[test]
+fn root_reads_ahead_are_as_large_as_requests() {
+    if !requirement::require("mount::data::ahead", &NEEDS) {
+        return;
+    }
+    let volume = volume();
+    let mounted = Mounted::new(volume.path(), "");
+    let device = std::fs::metadata(mounted.path()).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let ahead = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
+    assert_eq!(ahead.trim(), "2048");
+    mounted.unmount();
 }
 
 #[test]

@@ -64,7 +64,8 @@ pub(crate) fn negotiate(request: &Request<'_>) -> Outcome<Negotiated> {
     }
     let flags = offered & WANTED;
     Ok(Negotiated::Ready(InitOut {
-        max_readahead: asked.max_readahead,
+        // The kernel takes the smaller one of this and what the mount has (`mount::read_ahead`).
+        max_readahead: u32::MAX,
         flags: flags as u32,
         flags2: (flags >> 32) as u32,
         max_background: BACKGROUND,
