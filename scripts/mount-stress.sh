@@ -57,10 +57,10 @@ round() {
             running+=("$!")
         done
     done
-    # The first rounds have all stressors at once, the others one after the other.
-    local how=(--all 1 --timeout 30)
-    [ $((number % 2)) -eq 0 ] || how=(--sequential 1 --timeout 1)
-    stress-ng --class filesystem "${how[@]}" --verify -x "$without" --temp-path "$mnt/round/stress" \
+    # Every other round has all stressors at once, but one that waits for a bounded time; the others have one by one.
+    local how=(--all 1 --timeout 30 -x "$without,inotify")
+    [ $((number % 2)) -eq 0 ] || how=(--sequential 1 --timeout 1 -x "$without")
+    stress-ng --class filesystem "${how[@]}" --verify --temp-path "$mnt/round/stress" \
         --fallocate-bytes=16m --hdd-bytes=16m --iomix-bytes=16m --sync-file-bytes=16m \
         --symlink-ops=1 --link-ops=1 --dirdeep-inodes=500 > "$logs/stress-ng" 2>&1 &
     running+=("$!")

@@ -5,12 +5,13 @@ use std::process::Command;
 use uext4_testkit::{Need, VolumeBuilder, requirement};
 
 /// Stressors of the class that are left out, and why.
-const WITHOUT: [(&str, &str); 9] = [
+const WITHOUT: [(&str, &str); 10] = [
     ("bind-mount", "mounts the root again and again, and asks this file system nothing"),
     ("binderfs", "mounts another file system"),
     ("chattr", "skips FUSE by its magic number; `users.rs` and `tree.rs` change flags"),
     ("eventfd", "has no files"),
     ("fiemap", "FUSE has no FIEMAP"),
+    ("inotify", "waits for each event for a bounded time, which may pass when all run at once"),
     ("io", "syncs the whole machine"),
     ("ioprio", "has no files"),
     ("procfs", "reads another file system"),
