@@ -400,3 +400,67 @@ fn root_unreadable_files_are_named() {
     assert_eq!(found["stx_uid"], 0, "owners are kept: {found}");
     oracle::e2fsck_clean(volume.path());
 }
+
+/// Files of `/proc` say that they are empty, those of `/sys` that they have a page.
+#[test]
+fn files_of_the_kernel_are_copied_whole() {
+    let volume = VolumeBuilder::new(16 << 20).build();
+    let sources = ["/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"];
+    for source in sources.into_iter().filter(|source| Path::new(source).exists()) {
+        let wanted = std::fs::read(source).unwrap();
+        assert!(!wanted.is_empty());
+        for option in ["-v", "-p", "-r", "--sparse=always", "--in-place"] {
+            let copy = at(&volume, "/copy");
+            uext4(["cp".as_ref(), option.as_ref(), OsStr::new(source), &copy]);
+            assert_eq!(good(["cat".as_ref(), copy.as_os_str()]), wanted, "{source} {option}");
+        }
+    }
+    oracle::e2fsck_clean(volume.path());
+}
+
+/// What takes the place of an existing file exists before that goes.
+#[test]
+fn what_cannot_be_made_replaces_nothing() {
+    let scratch = Scratch::new(64 << 20);
+    let source = scratch.file("source");
+    std::fs::create_dir(&source).unwrap();
+    symlink("x".repeat(200), source.join("link")).unwrap();
+    let from = VolumeBuilder::new(16 << 20).from_dir(&source).build();
+    // Its target lies outside the volume.
+    oracle::debugfs_write(from.path(), "set_inode_field /link block[5] 0x7fffffff");
+    let into = VolumeBuilder::new(16 << 20).build();
+    let kept = at(&into, "/link");
+    std::fs::write(scratch.file("old"), "old").unwrap();
+    good(["cp".as_ref(), scratch.file("old").as_os_str(), &kept]);
+    bad(1, ["cp".as_ref(), "-a".as_ref(), at(&from, "/link").as_os_str(), &kept]);
+    assert_eq!(good(["cat".as_ref(), kept.as_os_str()]), b"old");
+    oracle::e2fsck_clean(into.path());
+}
+
+/// The same for a hard link.
+#[test]
+fn a_name_too_many_replaces_nothing() {
+    const NAMES: u32 = 65_001;
+    let scratch = Scratch::new(64 << 20);
+    let source = scratch.file("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(scratch.file("file"), "new").unwrap();
+    for number in 0..NAMES {
+        symlink("../file", source.join(number.to_string())).unwrap();
+    }
+    let into = VolumeBuilder::new(32 << 20).build();
+    let last = at(&into, format!("/{}", NAMES - 1));
+    std::fs::write(scratch.file("old"), "old").unwrap();
+    good(["cp".as_ref(), scratch.file("old").as_os_str(), &last]);
+    let options = ["-rLT", "--preserve=links"].map(OsStr::new);
+    let root = at(&into, "/");
+    let said = bad(1, [OsStr::new("cp"), options[0], options[1], source.as_os_str(), &root]);
+    assert!(said.ends_with("too many links"), "{said}");
+    let kept = good(["cat".as_ref(), last.as_os_str()]);
+    assert!(kept == b"old" || kept == b"new", "{}", String::from_utf8_lossy(&kept));
+    let listed = good(["ls".as_ref(), "-1".as_ref(), root.as_os_str()]);
+    // Each name, and `lost+found`.
+    let names = listed.iter().filter(|byte| **byte == b'\n').count();
+    assert_eq!(names, 65_002);
+    oracle::e2fsck_clean(into.path());
+}

@@ -64,7 +64,7 @@ pub fn import(source: &Path, dest: &Dest<'_>, advance: &mut dyn FnMut(u64)) -> R
     let size = metadata.is_file().then_some(metadata.len());
     let room = size.map(|size| (&host, size));
     fill(dest, metadata.mode(), room, &mut |file| match size {
-        Some(size) => pour(source, &host, file, (size, dest.holes), &mut memory()?, advance).map(|()| size),
+        Some(size) => pour(source, &host, file, (size, dest.holes), &mut memory()?, advance),
         None => drain(source, &host, file, dest.holes, advance),
     })
 }
@@ -198,7 +198,8 @@ pub(crate) fn put(file: &File, holes: Holes, pos: u64, bytes: &[u8]) -> Result<(
     without_zeros(holes, unit, pos, bytes, write).map_err(answer)
 }
 
-/// Copies a file of `size` bytes through `buffer`, with its holes as `holes` says.
+/// Copies a file that says it has `size` bytes through `buffer`, to its end, with its holes as `holes` says. Returns
+/// its size in bytes: files of `/proc` say that they have none, those of `/sys` a page, and others grow meanwhile.
 pub(crate) fn pour(
     source: &Path,
     host: &HostFile,
@@ -206,28 +207,46 @@ pub(crate) fn pour(
     (size, holes): (u64, Holes),
     buffer: &mut [u8],
     advance: &mut dyn FnMut(u64),
-) -> Result<()> {
+) -> Result<u64> {
+    let refused = |action, error: io::Error| Error::refused(source, action, error);
+    let read = |part: &mut [u8], pos| host.read_at(part, pos).map_err(|error| refused("read", error));
     let mut pos = 0;
     while let Some((start, end)) = next(host, pos, size, holes) {
         advance(start - pos);
         pos = start;
         while pos < end {
             let part = buffer.len().min((end - pos) as usize);
-            let part = &mut buffer[..part];
-            let read = host.read_at(part, pos).map_err(|error| Error::refused(source, "read", error))?;
-            if read == 0 {
-                return Err(Error::host(source, Cause::ShortRead { pos, read: 0, length: end - pos }));
+            let got = read(&mut buffer[..part], pos)?;
+            if got == 0 {
+                if host.metadata().map_err(|error| refused("stat", error))?.len() < size {
+                    return Err(Error::host(source, Cause::ShortRead { pos, read: 0, length: end - pos }));
+                }
+                return ended(file, pos);
             }
-            put(file, holes, pos, &part[..read])?;
-            pos += read as u64;
-            advance(read as u64);
+            put(file, holes, pos, &buffer[..got])?;
+            pos += got as u64;
+            advance(got as u64);
         }
     }
+    advance(size.saturating_sub(pos));
+    pos = size;
+    loop {
+        let got = read(buffer, pos)?;
+        if got == 0 {
+            return ended(file, pos);
+        }
+        put(file, holes, pos, &buffer[..got])?;
+        pos += got as u64;
+        advance(got as u64);
+    }
+}
+
+/// Gives the file its last hole, and returns its size.
+fn ended(file: &File, size: u64) -> Result<u64> {
     if file.size() < size {
         file.set_len(size).map_err(answer)?;
     }
-    advance(size.saturating_sub(pos));
-    Ok(())
+    Ok(size)
 }
 
 /// The next range to copy.

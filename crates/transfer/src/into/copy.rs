@@ -255,6 +255,10 @@ impl<O: Origin> Copier<'_, O> {
             Some(existing) if fills && !matches!(existing.kind(), FileKind::Fifo | FileKind::Socket) => {
                 self.refill(&thing, item, paths)?
             }
+            Some(_) if !fills => {
+                let make = |spare: &[u8]| self.make(&thing, item, parent, spare, paths);
+                made::replace(parent, name, make, |error| Error::destination(&shown, error))?
+            }
             existing => {
                 if existing.is_some() {
                     parent.unlink(name).map_err(at)?;
@@ -324,11 +328,10 @@ impl<O: Origin> Copier<'_, O> {
     /// A further name of what was copied.
     fn link(&self, first: &Node, existing: Option<Node>, parent: &Node, name: &[u8]) -> uext4::Result<()> {
         match existing {
-            Some(existing) if existing.ino() == first.ino() => return Ok(()),
-            Some(_) => parent.unlink(name)?,
-            None => {}
+            Some(existing) if existing.ino() == first.ino() => Ok(()),
+            Some(_) => made::replace(parent, name, |spare| parent.link(spare, first), |error| error),
+            None => parent.link(name, first),
         }
-        parent.link(name, first)
     }
 
     /// Replaces the contents of an existing file: of the target, if the name is a symbolic link. Returns the file.

@@ -212,8 +212,9 @@ impl Origin for HostTree<'_> {
         }
         match thing.size {
             Some(size) => pour(named, &host, file, (size, holes), buffer, advance),
-            None => drain(named, &host, file, holes, advance).map(drop),
+            None => drain(named, &host, file, holes, advance),
         }
+        .map(drop)
     }
 
     fn is_destination(&self, thing: &HostThing) -> bool {

@@ -7,7 +7,7 @@ use crate::options::Keep;
 use std::collections::HashMap;
 use std::sync::Arc;
 use uext4::device::Device;
-use uext4::{Caller, FileKind, Ino, Node, SetAttributes, Volume, XattrFlags};
+use uext4::{Caller, FileKind, Ino, Node, RenameFlags, SetAttributes, Volume, XattrFlags};
 
 /// Access control lists as extended attributes.
 const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -18,6 +18,32 @@ pub fn look_up(directory: &Node, name: &[u8]) -> uext4::Result<Option<Node>> {
         Err(uext4::Error::NotFound) => Ok(None),
         found => found.map(Some),
     }
+}
+
+/// Temporary names tried for a replacement.
+const SPARES: u32 = 100;
+
+/// Creates something under a temporary name, which then takes the place of an existing file. If anything fails, that
+/// file stays. `told`: an error of the volume as one of `make`.
+pub fn replace<T, E>(
+    directory: &Node,
+    name: &[u8],
+    make: impl FnOnce(&[u8]) -> Result<T, E>,
+    told: impl Fn(uext4::Error) -> E,
+) -> Result<T, E> {
+    let spares = (0..SPARES).map(|number| format!(".uext4-cp-{}-{number}", std::process::id()));
+    let mut unused = spares.map(String::into_bytes).filter_map(|spare| match look_up(directory, &spare) {
+        Ok(Some(_)) => None,
+        found => Some(found.map(|_| spare)),
+    });
+    let spare = unused.next().unwrap_or(Err(uext4::Error::Exists)).map_err(&told)?;
+    let new = make(&spare)?;
+    if let Err(error) = directory.rename(&spare, directory, name, RenameFlags::empty()) {
+        // Report the first error.
+        let _already_failing = directory.unlink(&spare);
+        return Err(told(error));
+    }
+    Ok(new)
 }
 
 /// Mode and caller to create something with. Attributes that are kept are set once it is complete.
