@@ -50,11 +50,6 @@ impl Reply {
         Reply { channel, unique, owed: false }
     }
 
-    /// Number of the request.
-    pub(crate) fn unique(&self) -> u64 {
-        self.unique
-    }
-
     /// Answers.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! A mount that is served: threads that each read a request, do it and answer.
 //!
-//! A sync can hang with the device. It must not take all threads, since an interrupt has to be read by one: when all
-//! of them are in syncs, another one starts. An interrupted sync that goes on for a second is answered `EINTR`, so
+//! A sync, a read and a write wait for the device, which can hang. They must not take all threads, since an interrupt
+//! has to be read by one, and the device does many requests at a time: when all threads wait, another one starts. It
+//! ends when it was not needed for a while. An interrupted sync that goes on for a second is answered `EINTR`, so
 //! that its caller can be killed; whatever it wrote may or may not be durable then.
 
 use crate::mount::Connection;
@@ -21,8 +22,10 @@ use std::time::{Duration, Instant};
 use uext4::{Buffer, BufferPool, Volume};
 use zerocopy::IntoBytes;
 
-/// Most threads that are started beyond those asked for, while syncs hang.
+/// Most threads that are started beyond those asked for, while others wait for the device.
 const MORE_MAX: usize = 64;
+/// How long a thread stays that was not needed.
+const SPARE: Duration = Duration::from_secs(1);
 /// How long an interrupted sync may go on before its caller is let go: a signal alone shall not fail it.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -63,10 +66,12 @@ impl Drop for LastThread {
     }
 }
 
-/// How many threads there are, and how many of them are in syncs.
+/// How many threads there are, and how many of them wait for the device.
 struct Threads {
     all: usize,
-    syncing: usize,
+    waiting: usize,
+    /// When nearly all of them waited last.
+    needed: Option<Instant>,
 }
 
 struct Shared {
@@ -96,7 +101,7 @@ impl Session {
             served: RwLock::new(Some(served)),
             syncs: Mutex::default(),
             interrupts,
-            threads: Mutex::new(Threads { all: wanted, syncing: 0 }),
+            threads: Mutex::new(Threads { all: wanted, waiting: 0, needed: None }),
             wanted,
         });
         let (stop, ended) = channel_of_ends();
@@ -209,16 +214,21 @@ fn spawn(shared: &Arc<Shared>, last: &Arc<LastThread>, more: bool) -> io::Result
 }
 
 impl Threads {
-    /// Whether one more is needed, which counts from now on.
-    fn needs_more(&mut self, wanted: usize) -> bool {
-        let more = self.syncing >= self.all && self.all < wanted + MORE_MAX;
+    /// One waits from now on. Returns whether one more is needed, which counts from now on.
+    fn waits(&mut self, wanted: usize) -> bool {
+        self.waiting += 1;
+        if self.waiting + 1 >= self.all {
+            self.needed = Some(Instant::now());
+        }
+        let more = self.waiting >= self.all && self.all < wanted + MORE_MAX;
         self.all += usize::from(more);
         more
     }
 
     /// Whether one that was started later may end, which does not count from now on.
     fn lets_go(&mut self, wanted: usize) -> bool {
-        let enough = self.all - self.syncing > wanted;
+        let enough =
+            self.all - self.waiting > wanted && self.needed.is_none_or(|then| then.elapsed() > SPARE);
         self.all -= usize::from(enough);
         enough
     }
@@ -247,12 +257,19 @@ impl Shared {
             true => Reply::new(self.channel.clone(), unique),
             false => Reply::none(self.channel.clone(), unique),
         };
-        if !Served::is_sync(opcode) {
+        if !Served::waits(opcode) {
             return self.serve(&request, memory, || Some(reply));
         }
-        self.begin_sync(reply, last);
-        self.serve(&request, memory, || self.syncs.lock().remove(&unique));
-        self.threads.lock().syncing -= 1;
+        if self.threads.lock().waits(self.wanted) && spawn(self, last, true).is_err() {
+            self.threads.lock().all -= 1;
+        }
+        if Served::is_sync(opcode) {
+            self.syncs.lock().insert(unique, reply);
+            self.serve(&request, memory, || self.syncs.lock().remove(&unique));
+        } else {
+            self.serve(&request, memory, || Some(reply));
+        }
+        self.threads.lock().waiting -= 1;
     }
 
     /// Does what a request asks for, and answers if the reply is still owed.
@@ -280,17 +297,6 @@ impl Shared {
             }
         }
     }
-
-    fn begin_sync(self: &Arc<Self>, reply: Reply, last: &Arc<LastThread>) {
-        self.syncs.lock().insert(reply.unique(), reply);
-        let mut threads = self.threads.lock();
-        threads.syncing += 1;
-        let more = threads.needs_more(self.wanted);
-        drop(threads);
-        if more && spawn(self, last, true).is_err() {
-            self.threads.lock().all -= 1;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -298,15 +304,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_added_while_all_sync_and_leave_later() {
-        let mut threads = Threads { all: 2, syncing: 1 };
-        assert!(!threads.needs_more(2));
-        threads.syncing = 2;
-        assert!(threads.needs_more(2) && threads.all == 3 && !threads.needs_more(2));
-        assert!(!threads.lets_go(2));
-        threads.syncing = 0;
+    fn threads_are_added_while_all_wait_and_leave_later() {
+        let mut threads = Threads { all: 2, waiting: 0, needed: None };
+        assert!(!threads.waits(2));
+        assert!(threads.waits(2) && threads.all == 3);
+        assert!(!threads.lets_go(2), "it is the only one that does not wait");
+        threads.waiting = 0;
+        assert!(!threads.lets_go(2), "it was needed just now");
+        threads.needed = Instant::now().checked_sub(2 * SPARE);
         assert!(threads.lets_go(2) && threads.all == 2 && !threads.lets_go(2));
-        let mut most = Threads { all: 2 + MORE_MAX, syncing: 2 + MORE_MAX };
-        assert!(!most.needs_more(2));
+        let mut most = Threads { all: 2 + MORE_MAX, waiting: 1 + MORE_MAX, needed: None };
+        assert!(!most.waits(2));
     }
 }

@@ -94,6 +94,46 @@ fn root_a_hung_sync_can_be_killed_and_holds_up_nobody() {
 }
 
 #[test]
+fn root_hung_reads_hold_up_nobody() {
+    if !requirement::require("mount::faults::reads", &NEEDS) {
+        return;
+    }
+    let below = volume();
+    let lower = Mounted::new(below.path(), "");
+    let image = lower.at("inner.img");
+    File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    VolumeBuilder::new(32 << 20).args(["-b", "4096"]).format(&image);
+    let upper = Mounted::new(&image, "commit=300");
+    for number in 0..12 {
+        std::fs::write(upper.at(format!("file{number}")), vec![number; 8192]).unwrap();
+        File::open(upper.at(format!("file{number}"))).unwrap().sync_all().unwrap();
+    }
+    let files: Vec<File> =
+        (0..12).map(|number| File::open(upper.at(format!("file{number}"))).unwrap()).collect();
+    super::drop_caches();
+    let stopped = Stopped::new(&lower);
+    // Three times as many reads as there are threads.
+    let read = |file: File| {
+        std::thread::spawn(move || {
+            let mut data = vec![0; 8192];
+            file.read_exact_at(&mut data, 0).map(|()| data)
+        })
+    };
+    let reads: Vec<_> = files.into_iter().map(read).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(reads.iter().all(|read| !read.is_finished()), "nothing hung");
+    look_in_time(&upper);
+    drop(stopped);
+    for (number, read) in reads.into_iter().enumerate() {
+        assert!(read.join().unwrap().unwrap() == vec![number as u8; 8192], "file{number}");
+    }
+    upper.unmount();
+    e2fsck_clean(&image);
+    lower.unmount();
+    below.assert_clean();
+}
+
+#[test]
 fn root_a_full_device_below_gives_errors() {
     if !requirement::require("mount::faults::full", &NEEDS) {
         return;

@@ -113,7 +113,12 @@ impl Served {
         volume.close().and(late)
     }
 
-    /// Whether the operation waits for what was written before, and so for a device that may hang.
+    /// Whether the operation may wait for a device, which may hang.
+    pub(crate) fn waits(opcode: u32) -> bool {
+        Self::is_sync(opcode) || matches!(opcode, op::READ | op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE)
+    }
+
+    /// Whether the operation waits for what was written before: its caller can be let go.
     pub(crate) fn is_sync(opcode: u32) -> bool {
         matches!(opcode, op::FSYNC | op::FSYNCDIR | op::SYNCFS)
     }
