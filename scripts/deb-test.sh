@@ -84,6 +84,22 @@ use_command() {
         uext4 check disk.img'
 }
 
+# The bare system has no fuse3: the helper of the package mounts.
+use_mount() {
+    [ -e /dev/fuse ] || { echo "no /dev/fuse here"; return 0; }
+    inside sh -euxc '
+        mkdir /tmp/mnt
+        mknod -m 600 /dev/fuse c 10 229
+        echo "/tmp/disk.img /tmp/mnt uext4 noauto,nosuid 0 0" > /tmp/fstab
+        mount --fstab /tmp/fstab /tmp/mnt
+        cmp /tmp/mnt/copy /usr/bin/uext4
+        echo mounted > /tmp/mnt/mounted
+        umount /tmp/mnt
+        rm /dev/fuse
+        uext4 cat /tmp/disk.img:/mounted
+        test -e /usr/lib/systemd/system/uext4-mount@.service'
+}
+
 # The program is compiled here against the files of the package, and runs there.
 use_library() {
     dpkg-deb -x "$out/$package" "$home/files"
@@ -127,6 +143,7 @@ cp "$out/$package" "$bare/tmp/"
 
 check installed install_package
 check command use_command
+check mount use_mount
 check library use_library
 check pages use_pages
 check completions use_completions

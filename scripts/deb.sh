@@ -34,6 +34,12 @@ command_files() {
     install -D -m 755 "$uext4" "$tree/usr/bin/uext4"
     strip --remove-section=.comment --remove-section=.note "$tree/usr/bin/uext4"
     "$uext4" man --dir "$tree/usr/share/man/man1"
+    # mount(8) looks for them; /sbin is /usr/sbin.
+    mkdir -p "$tree/usr/sbin"
+    for helper in mount.fuse.uext4 mount.uext4 umount.fuse.uext4 umount.uext4; do
+        ln -s ../bin/uext4 "$tree/usr/sbin/$helper"
+    done
+    install -D -m 644 scripts/uext4-mount@.service "$tree/usr/lib/systemd/system/uext4-mount@.service"
     gzip -9n "$tree"/usr/share/man/man1/*.1
     "$uext4" completions bash > "$completions/uext4"
     "$uext4" completions zsh > "$zsh/_uext4"
@@ -125,6 +131,7 @@ Section: admin
 Priority: optional
 Installed-Size: $(du -sk --apparent-size "$tree/usr" | cut -f 1)
 Depends: $(depends)
+Recommends: fuse3
 ${suggests:+Suggests: $suggests
 }Provides: libuext4-$soversion (= $version), libuext4-dev (= $version)
 Description: ext4 volumes in user space: command, C library, fio engine

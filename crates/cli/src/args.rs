@@ -56,7 +56,8 @@ impl Globals {
 /// The argument of every command that opens volumes.
 pub const JOURNAL: &str = "journal";
 /// Commands that open none, or take a command line of their own.
-const WITHOUT_JOURNAL: [&str; 6] = ["mkfs", "bench", "trace", "overlay", "completions", "man"];
+const WITHOUT_JOURNAL: [&str; 8] =
+    ["mkfs", "umount", "stats", "bench", "trace", "overlay", "completions", "man"];
 /// The other one.
 pub const OVERLAY: &str = "overlay";
 

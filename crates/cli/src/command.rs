@@ -8,7 +8,7 @@ use crate::names::{ln, mkdir, mv, rm, rmdir};
 use crate::open::{self, journals};
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, mount,
-    out, overlay, prepare, quota, stat, text, trace, trim, truncate, xattr,
+    out, overlay, prepare, quota, stat, stats, text, trace, trim, truncate, umount, xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -114,6 +114,10 @@ pub enum Command {
     Mount(mount::MountArgs),
     /// Look at the changes in an overlay file, merge them into its device, or throw them away.
     Overlay(overlay::OverlayArgs),
+    /// Unmount, and wait until the volume is clean and its device free.
+    Umount(umount::UmountArgs),
+    /// Show what the server of a mount does: requests, latencies, commits, memory.
+    Stats(stats::StatsArgs),
     /// Measure performance.
     Bench(bench::BenchArgs),
     /// Print a completion script.
@@ -141,7 +145,10 @@ fn json_file(matches: &ArgMatches) -> Option<&Path> {
 
 /// Runs one command line (`arguments[0]` is the program) and returns its exit status.
 pub fn execute(arguments: Vec<OsString>, watchers: Watchers) -> ExitCode {
-    let arguments = attributes::mark_modes(alone_it_is_help(arguments));
+    let arguments = match mount::helper::arguments(arguments) {
+        Ok(arguments) => attributes::mark_modes(alone_it_is_help(arguments)),
+        Err(error) => return error.end(Some("mount"), false),
+    };
     let json = asks_for_json(&arguments);
     let command = named_command(&arguments);
     let columns = help::columns();
@@ -204,6 +211,8 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Check(args) => return check::run(&args, globals),
         Command::Mount(args) => mount::run(&args, globals),
         Command::Overlay(args) => overlay::run(&args, globals),
+        Command::Umount(args) => umount::run(&args, globals),
+        Command::Stats(args) => stats::run(&args, globals),
         Command::Bench(args) => return bench::run(&args, globals),
         Command::Completions(args) => documents::completions::<Cli>(&args),
         Command::Man(args) => documents::man::<Cli>(&args),

@@ -8,7 +8,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 74] = [
+const EXAMPLES: [Example; 78] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -75,13 +75,17 @@ const EXAMPLES: [Example; 74] = [
     ("mkfs -F -O ^has_journal -m 0 -N 1000 disk.img", "no journal, nothing reserved, few inodes"),
     ("check disk.img", "exit status 1 if there is damage"),
     ("check disk.img --journal log.img", "a volume whose journal is on another device"),
-    ("mount disk.img /mnt", "`umount /mnt` ends it"),
+    ("mount disk.img /mnt", "`uext4 umount /mnt` ends it"),
     ("mount -o ro,allow_other 'disk.img?partition=2' /mnt", "the second partition, read-only, for all users"),
     ("mount --overlay try.ovl disk.img /mnt", "changes go to try.ovl, and disk.img stays as it is"),
     ("rm -r --overlay try.ovl disk.img:/var/cache", "the same for one command"),
     ("overlay diff try.ovl", "the ranges of disk.img with other contents"),
     ("overlay merge try.ovl", "the changes become part of disk.img, and try.ovl is removed"),
     ("overlay drop try.ovl", "the changes are thrown away"),
+    ("umount /mnt", "afterwards the volume is clean and its device free"),
+    ("umount --lazy --timeout 60 /mnt", "also if files are open; wait for a minute"),
+    ("stats /mnt", "a screen of requests and latencies that refreshes"),
+    ("stats --json /mnt", "everything since the mount began"),
     ("bench", "everything, on temporary volumes"),
     ("bench dsync-overwrite --device disk.img --size 64m", "one scenario, on temporary files"),
     ("completions bash", "a script for the shell to source"),

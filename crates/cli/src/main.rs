@@ -41,6 +41,7 @@ mod progress;
 mod quota;
 mod rehearsal;
 mod stat;
+mod stats;
 mod svg;
 mod text;
 mod told;
@@ -48,6 +49,7 @@ mod trace;
 mod tracer;
 mod trim;
 mod truncate;
+mod umount;
 mod xattr;
 
 use std::process::ExitCode;

@@ -1,5 +1,7 @@
 //! `uext4 mount`.
 
+pub mod helper;
+mod keeper;
 mod options;
 
 use crate::args::Globals;
@@ -7,18 +9,21 @@ use crate::error::{self, CliError};
 use crate::open::{OpenHow, device};
 use crate::text;
 use clap::{Args, ValueHint};
-use options::Options;
+use keeper::Keeper;
+use options::{Confine, Options};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
-use uext4::device::Locator;
-use uext4::{Switches, Target, Volume};
-use uext4_fuse::{Ended, Session, Stopper};
+use uext4::device::{Device, Locator, Scheme};
+use uext4::{Switches, Target, Volume, VolumeOptions};
+use uext4_fuse::{Answering, Connection, Ended, MountEntry, Needs, Sandbox, Session, Socket, Stopper};
 
 /// Set in the process that serves a mount in the background.
 const DAEMON: &str = "UEXT4_MOUNT_DAEMON";
@@ -45,9 +50,16 @@ Options of -o, separated by commas:
   suid, nosuid, dev, nodev, exec, noexec
                                as of mount(8) (default: nosuid,nodev,exec)
   uid=N, gid=N                 everything seems to belong to this user, this group; owners on the volume stay
+  uidmap=owner                 what belongs to the owner or the group of the volume's root directory seems to belong
+                               to you, and what you make is stored as theirs
   offset=BYTES, partition=N    the part of the device that holds the volume
+  sandbox=auto|require|off     the server can open no other files, run no programs and has no rights (auto: as far as
+                               the kernel allows; require: it fails otherwise)
+  stats=SOCKET                 tell what the server counts on this socket too, for Prometheus
   sync, dirsync                every change, every change of names is durable when it returns
   errors=remount-ro, lazytime  always the case: after an error nothing is written; times alone cause no commit
+  defaults, auto, noauto, user, users, nouser, group, owner, _netdev, nofail, x-..., comment=...
+                               for readers of fstab
   fsname=NAME, subtype=NAME    what /proc/mounts shows: NAME instead of DEVICE, and fuse.NAME instead of fuse.uext4
 
 syncfs(2) and sync(1) do not reach a FUSE server: what they do not make durable becomes so after commit=SECONDS.
@@ -62,6 +74,9 @@ pub struct MountArgs {
     /// Serve the mount in this process, until it is unmounted.
     #[arg(short, long)]
     pub foreground: bool,
+    /// The same as -o sandbox=off.
+    #[arg(long)]
+    pub no_sandbox: bool,
     /// Options, separated by commas.
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
@@ -69,7 +84,14 @@ pub struct MountArgs {
 
 /// Runs it.
 pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
-    let options = Options::parse(&args.options, globals.overlaid(&device(&args.device)?))?;
+    if keeper::is_one() {
+        let ended = keeper::serve(&args.directory);
+        return ended.map_err(|error| CliError::host(args.directory.as_os_str(), "unmount", &error));
+    }
+    let mut options = Options::parse(&args.options, globals.overlaid(&device(&args.device)?))?;
+    if args.no_sandbox {
+        options.sandbox = Confine::Off;
+    }
     if globals.watchers.trace.is_some() {
         return Err(CliError::usage("mount cannot be traced"));
     }
@@ -87,33 +109,98 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
     let how = OpenHow { write: options.write, ..OpenHow::reading(globals, false, Switches::ON) };
     let at = |error| CliError::at(&args.device, error);
     let opened = how.open_device(&options.spec).map_err(|error| held(at(error), &options))?;
-    let volume = Volume::open_device(opened, globals.with_journals(options.volume())).map_err(at)?;
-    if let Some(loss) = volume.info().recovery.loss() {
-        let message = format!("an older state is seen: {loss}");
-        error::warn(&globals.command, globals.json, &options.spec.to_string(), &message);
-    }
+    let opened = Opened { device: opened, journals: journals(options.write, globals)?, name: &args.device };
     let signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| host(&directory, "mount", &error))?;
+    let keeper = if options.sandbox == Confine::Off { Ok(Keeper::Server) } else { Keeper::start(&directory) };
+    let mut keeper = keeper.map_err(|error| host(&directory, "mount", &error))?;
     let connection = uext4_fuse::mount(&directory, &options.mount)
         .map_err(|error| CliError::failed(directory.as_os_str(), format!("mount: {error}"), error.errno()))?;
-    let session = Session::start(connection, volume, &options.serve).map_err(|error| {
-        // Nobody serves it.
-        let _gone = uext4_fuse::unmount(&directory, true);
-        host(&directory, "serve", &error)
-    })?;
+    let (answering, session) =
+        begin(&directory, connection, opened, &options, globals).inspect_err(|_| {
+            // Nobody serves it.
+            let _gone = keeper.unmount(&directory, true);
+        })?;
     stop_on(signals, session.stopper()).map_err(|error| host(&directory, "serve", &error))?;
     if daemon {
         detach().map_err(|error| host(&directory, "serve", &error))?;
     }
-    serve(&directory, &session);
-    session.close().map_err(at)
+    serve(&directory, &session, &mut keeper);
+    let waiting = answering.stop();
+    let closed = session.close();
+    waiting.tell(&closed);
+    closed.map_err(at)
+}
+
+/// Devices that are open, before the sandbox.
+struct Opened<'a> {
+    device: Arc<dyn Device>,
+    journals: Vec<Arc<dyn Device>>,
+    /// What the volume is called.
+    name: &'a OsStr,
+}
+
+/// Opens the devices among which a volume finds its journal.
+fn journals(write: bool, globals: &Globals) -> Result<Vec<Arc<dyn Device>>, CliError> {
+    let how = uext4::device::OpenOptions { write, force: false };
+    let open = |spec: &uext4::DeviceSpec| {
+        let opened = uext4::device::open(spec, how).map(|opened| opened.device);
+        opened.map_err(|error| CliError::at(OsStr::new(&spec.to_string()), error))
+    };
+    globals.journals.iter().map(open).collect()
+}
+
+/// Enters the sandbox, opens the volume, and serves it: no thread has been started before.
+fn begin(
+    directory: &Path,
+    connection: Connection,
+    opened: Opened<'_>,
+    options: &Options,
+    globals: &Globals,
+) -> Result<(Answering, Session), CliError> {
+    let host = |error: io::Error| CliError::host(directory.as_os_str(), "serve", &error);
+    let warn = |message: &str| {
+        error::warn(&globals.command, globals.json, &options.spec.to_string(), message);
+    };
+    let mount = MountEntry::at(directory).map_err(host)?;
+    let socket = Socket::bind(&mount, options.stats.as_deref()).map_err(host)?;
+    let sandbox = confine(options, warn)?;
+    let volume = opened.journals.into_iter().fold(options.volume(), VolumeOptions::journal_device);
+    let volume =
+        Volume::open_device(opened.device, volume).map_err(|error| CliError::at(opened.name, error))?;
+    if let Some(loss) = volume.info().recovery.loss() {
+        warn(&format!("an older state is seen: {loss}"));
+    }
+    let session = Session::start(connection, volume, &options.serve).map_err(host)?;
+    Ok((socket.answer_for(&session, sandbox.metrics()).map_err(host)?, session))
+}
+
+/// Enters the sandbox as the options say, and tells what does not hold.
+fn confine(options: &Options, warn: impl Fn(&str)) -> Result<Sandbox, CliError> {
+    if options.sandbox == Confine::Off {
+        return Ok(Sandbox::default());
+    }
+    let sandbox = Sandbox::enter(Needs { nvme: options.spec.scheme == Scheme::Nvme });
+    if !sandbox.is_whole() {
+        let layers = sandbox.layers();
+        let missing: Vec<_> = layers.iter().filter(|(_, holds)| !holds).map(|(layer, _)| *layer).collect();
+        let message = format!("the sandbox does not hold here: {}", missing.join(", "));
+        if options.sandbox == Confine::Require {
+            return Err(CliError::said(message, libc::ENOSYS));
+        }
+        warn(&message);
+    }
+    Ok(sandbox)
 }
 
 /// Starts this command again, without a terminal, and waits until its mount stands.
 fn in_background() -> Result<(), CliError> {
     let failed = |error: io::Error| CliError::host(OsStr::new("uext4"), "start the server", &error);
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_default();
     let mut server = Command::new(std::env::current_exe().map_err(failed)?)
-        .args(std::env::args_os().skip(1))
+        .arg0(name)
+        .args(words)
         .env(DAEMON, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -158,19 +245,16 @@ fn stop_on(mut signals: Signals, stopper: Stopper) -> io::Result<()> {
 }
 
 /// Serves until the mount is gone. When asked to stop it is unmounted; if somebody uses it, they lose it.
-fn serve(directory: &Path, session: &Session) {
+fn serve(directory: &Path, session: &Session, keeper: &mut Keeper) {
     if session.wait() == Ended::Unmounted {
         return;
     }
-    if uext4_fuse::unmount(directory, false).is_ok() {
+    if keeper.unmount(directory, false).is_ok() {
         let _ended = session.wait_for(END);
         return;
     }
-    // Files are open. What their mappings have changed is written home first.
-    if let Ok(root) = std::fs::File::open(directory) {
-        let _as_far_as_possible = rustix::fs::syncfs(&root);
-    }
-    let _gone = uext4_fuse::unmount(directory, true);
+    // Files are open.
+    let _gone = keeper.unmount(directory, true);
 }
 
 /// The failure of an open, with where the device is mounted if it is.

@@ -12,15 +12,23 @@
 mod behind;
 mod dev;
 mod mount;
+mod mountinfo;
 mod options;
+mod owners;
 mod reply;
 mod request;
+mod sandbox;
 mod server;
 mod session;
+mod socket;
+mod stats;
 mod table;
 mod transport;
 mod wire;
 
 pub use mount::{Connection, MountError, MountOptions, mount, unmount};
+pub use mountinfo::MountEntry;
 pub use options::ServeOptions;
+pub use sandbox::{Needs, Sandbox};
 pub use session::{Ended, Session, Stopper};
+pub use socket::{Answering, Ending, NotClean, Server, Socket, Waiting};

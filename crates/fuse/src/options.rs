@@ -9,6 +9,10 @@ pub struct ServeOptions {
     pub uid: Option<u32>,
     /// The same for the group.
     pub gid: Option<u32>,
+    /// The owner and the group of the volume's root directory, as they are now, appear as this user and this group
+    /// wherever they are, and what those make or get is stored as owned by the former. Others stay. Numbers in access
+    /// control lists stay. Nothing for what `uid` or `gid` covers.
+    pub owner: Option<(u32, u32)>,
     /// Every change is durable when it returns.
     pub sync: bool,
     /// Every change of names is durable when it returns.
@@ -18,6 +22,6 @@ pub struct ServeOptions {
 impl Default for ServeOptions {
     /// Four threads, owners as they are, nothing synchronous.
     fn default() -> ServeOptions {
-        ServeOptions { threads: 4, uid: None, gid: None, sync: false, dirsync: false }
+        ServeOptions { threads: 4, uid: None, gid: None, owner: None, sync: false, dirsync: false }
     }
 }

@@ -1,5 +1,6 @@
 //! Requests of the kernel: bounds-checked views of their bytes. A malformed one is `EINVAL`.
 
+use crate::owners::Owners;
 use crate::reply::{Errno, Outcome};
 use crate::wire::{self, ExtensionHeader, InHeader, op};
 use uext4::Caller;
@@ -9,6 +10,8 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request<'b> {
     pub(crate) header: InHeader,
+    /// How owners of the volume appear to its caller.
+    owners: Owners,
     arguments: &'b [u8],
     extensions: &'b [u8],
 }
@@ -37,7 +40,12 @@ impl<'b> Request<'b> {
             return Err(Errno::INVALID);
         }
         let (arguments, extensions) = rest.split_at(arguments);
-        Ok(Request { header, arguments, extensions })
+        Ok(Request { header, owners: Owners::default(), arguments, extensions })
+    }
+
+    /// As it appears where owners are mapped.
+    pub(crate) fn with_owners(self, owners: Owners) -> Request<'b> {
+        Request { owners, ..self }
     }
 
     /// The arguments, which are one structure and what follows it.
@@ -87,8 +95,9 @@ impl<'b> Request<'b> {
 
     /// On whose behalf a name is made.
     pub(crate) fn caller(&self, umask: u32) -> Outcome<Caller> {
-        let caller = Caller::new(self.header.uid, self.header.gid).umask(umask);
-        Ok(caller.groups(self.groups()?))
+        let Owners { users, groups } = self.owners;
+        let caller = Caller::new(users.stored(self.header.uid), groups.stored(self.header.gid)).umask(umask);
+        Ok(caller.groups(self.groups()?.into_iter().map(|group| groups.stored(group)).collect::<Vec<_>>()))
     }
 
     /// Whether the caller has root's number.
@@ -96,9 +105,10 @@ impl<'b> Request<'b> {
         self.header.uid == 0
     }
 
-    /// Whether the caller is in a group. The kernel sends only the first one: the others are in `/proc` while the
-    /// caller waits. Not if they cannot be read.
+    /// Whether the caller is in a group of the volume. The kernel sends only the first one: the others are in `/proc`
+    /// while the caller waits. Not if they cannot be read.
     pub(crate) fn is_in(&self, gid: u32) -> bool {
+        let gid = self.owners.groups.shown(gid);
         if self.header.gid == gid {
             return true;
         }

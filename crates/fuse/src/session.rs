@@ -10,6 +10,7 @@ use crate::options::ServeOptions;
 use crate::reply::{Errno, Outcome, Reply};
 use crate::request::{Request, cut};
 use crate::server::{Answer, Negotiated, Payload, Served, negotiate};
+use crate::stats::{Counters, single};
 use crate::transport::{Channel, DATA_MAX, RequestBuffer};
 use crate::wire::{InHeader, InitOut, InterruptIn, op};
 use parking_lot::{Mutex, RwLock};
@@ -83,6 +84,7 @@ struct Shared {
     interrupts: Sender<(u64, Instant)>,
     threads: Mutex<Threads>,
     wanted: usize,
+    counters: Counters,
 }
 
 impl Session {
@@ -103,6 +105,7 @@ impl Session {
             interrupts,
             threads: Mutex::new(Threads { all: wanted, waiting: 0, needed: None }),
             wanted,
+            counters: Counters::new(wanted),
         });
         let (stop, ended) = channel_of_ends();
         let last = Arc::new(LastThread(stop.0.clone()));
@@ -122,6 +125,34 @@ impl Session {
             spawn(&shared, &last, false)?;
         }
         Ok(Session { shared, ended, stopper: stop })
+    }
+
+    /// What gives the counters as Prometheus text, from any thread. While the volume is being closed only those of
+    /// requests.
+    pub fn metrics(&self) -> impl Fn() -> String + Send + use<> {
+        let shared = Arc::downgrade(&self.shared);
+        move || {
+            let mut text = String::new();
+            let Some(shared) = shared.upgrade() else { return text };
+            shared.counters.write(&mut text);
+            write_process(&mut text);
+            let (all, waiting) = {
+                let threads = shared.threads.lock();
+                (threads.all, threads.waiting)
+            };
+            single(&mut text, "uext4_threads", "gauge", "Threads that serve requests.", all as u64);
+            single(
+                &mut text,
+                "uext4_threads_waiting",
+                "gauge",
+                "Those of them that wait for the device.",
+                waiting as u64,
+            );
+            if let Some(Some(served)) = shared.served.try_read().as_deref() {
+                served.write_stats(&mut text);
+            }
+            text
+        }
     }
 
     /// What ends [`Session::wait`].
@@ -150,6 +181,18 @@ impl Session {
         let served = self.shared.served.write().take();
         served.map_or(Ok(()), Served::close)
     }
+}
+
+/// Appends what the process holds.
+fn write_process(out: &mut String) {
+    single(out, "uext4_process_id", "gauge", "The process.", std::process::id().into());
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or_default();
+    let bytes = pages * rustix::param::page_size() as u64;
+    single(out, "process_resident_memory_bytes", "gauge", "Memory.", bytes);
+    // The listing has one open itself.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |list| list.count().saturating_sub(1));
+    single(out, "process_open_fds", "gauge", "Open descriptors.", open as u64);
 }
 
 fn channel_of_ends() -> (Stopper, Receiver<Ended>) {
@@ -274,6 +317,7 @@ impl Shared {
 
     /// Does what a request asks for, and answers if the reply is still owed.
     fn serve(&self, request: &Request<'_>, memory: &mut Buffer, reply: impl FnOnce() -> Option<Reply>) {
+        let begun = Instant::now();
         let served = self.served.read();
         let outcome = catch_unwind(AssertUnwindSafe(|| match &*served {
             Some(served) => served.serve(request, memory),
@@ -281,6 +325,7 @@ impl Shared {
         }));
         // A panic is a fault of this program, in one request.
         let outcome: Outcome<Answer> = outcome.unwrap_or(Err(Errno::IO));
+        self.counters.count(request.header.opcode, outcome.is_err(), begun.elapsed());
         let Some(reply) = reply() else { return };
         match outcome {
             Err(error) => drop(reply.answer(Err(error))),

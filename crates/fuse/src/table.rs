@@ -114,6 +114,11 @@ impl Nodes {
         if known || node.attributes().links > 0 { Ok(node) } else { Err(stale) }
     }
 
+    /// How many the kernel knows, besides the root.
+    pub(crate) fn known(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().lookups.len()).sum()
+    }
+
     /// Takes back look-ups.
     pub(crate) fn forget(&self, id: u64, lookups: u64) {
         let mut shard = self.shard(id).lock();
@@ -151,6 +156,11 @@ impl<T> Handles<T> {
     pub(crate) fn get(&self, fh: u64) -> Outcome<Arc<T>> {
         let found = usize::try_from(fh).ok().and_then(|fh| self.0.read().get(fh).cloned());
         found.ok_or(Errno::BAD_HANDLE)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.read().len()
     }
 
     /// Removes one, and gives it back, to be dropped without a lock.

@@ -58,6 +58,50 @@ pub(crate) mod op {
     pub(crate) const STATX: u32 = 52;
 }
 
+/// The name of a kind of requests.
+pub(crate) fn kind_name(opcode: u32) -> &'static str {
+    match opcode {
+        op::LOOKUP => "LOOKUP",
+        op::FORGET => "FORGET",
+        op::GETATTR => "GETATTR",
+        op::SETATTR => "SETATTR",
+        op::READLINK => "READLINK",
+        op::SYMLINK => "SYMLINK",
+        op::MKNOD => "MKNOD",
+        op::MKDIR => "MKDIR",
+        op::UNLINK => "UNLINK",
+        op::RMDIR => "RMDIR",
+        op::RENAME => "RENAME",
+        op::LINK => "LINK",
+        op::OPEN => "OPEN",
+        op::READ => "READ",
+        op::WRITE => "WRITE",
+        op::STATFS => "STATFS",
+        op::RELEASE => "RELEASE",
+        op::FSYNC => "FSYNC",
+        op::SETXATTR => "SETXATTR",
+        op::GETXATTR => "GETXATTR",
+        op::LISTXATTR => "LISTXATTR",
+        op::REMOVEXATTR => "REMOVEXATTR",
+        op::OPENDIR => "OPENDIR",
+        op::READDIR => "READDIR",
+        op::RELEASEDIR => "RELEASEDIR",
+        op::FSYNCDIR => "FSYNCDIR",
+        op::CREATE => "CREATE",
+        op::IOCTL => "IOCTL",
+        op::BATCH_FORGET => "BATCH_FORGET",
+        op::FALLOCATE => "FALLOCATE",
+        op::READDIRPLUS => "READDIRPLUS",
+        op::RENAME2 => "RENAME2",
+        op::LSEEK => "LSEEK",
+        op::COPY_FILE_RANGE => "COPY_FILE_RANGE",
+        op::SYNCFS => "SYNCFS",
+        op::TMPFILE => "TMPFILE",
+        op::STATX => "STATX",
+        _ => "other",
+    }
+}
+
 /// What INIT negotiates.
 pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1;

@@ -2,13 +2,14 @@
 
 use crate::error::CliError;
 use crate::text::{self, parse_size};
+use std::path::PathBuf;
 use std::time::Duration;
 use uext4::device::{Locator, closest};
 use uext4::{Atime, DeviceSpec, VolumeOptions};
 use uext4_fuse::{MountOptions, ServeOptions};
 
 /// Options without a value.
-const WORDS: [&str; 19] = [
+const WORDS: [&str; 27] = [
     "ro",
     "rw",
     "allow_other",
@@ -28,16 +29,49 @@ const WORDS: [&str; 19] = [
     "lazytime",
     "auto",
     "noauto",
+    "defaults",
+    "user",
+    "nouser",
+    "users",
+    "group",
+    "owner",
+    "_netdev",
+    "nofail",
 ];
 /// Options with a value.
-const WITH_VALUES: [&str; 9] =
-    ["commit", "threads", "fsname", "subtype", "uid", "gid", "offset", "partition", "errors"];
+const WITH_VALUES: [&str; 12] = [
+    "commit",
+    "threads",
+    "fsname",
+    "subtype",
+    "uid",
+    "gid",
+    "uidmap",
+    "offset",
+    "partition",
+    "errors",
+    "stats",
+    "sandbox",
+];
+/// Words that say more of a mount to programs that read fstab, as `x-systemd.automount`.
+const FOR_OTHERS: [&str; 3] = ["x-", "X-", "comment="];
 /// Longest interval between commits, in seconds.
 const COMMIT_MAX: u64 = 86_400;
 /// Largest number of a user or group.
 const ID_MAX: u64 = u32::MAX as u64 - 1;
 /// Most threads.
 const THREADS_MAX: usize = 256;
+
+/// Whether the server confines itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confine {
+    /// As far as the kernel allows.
+    Auto,
+    /// Wholly, or it does not serve.
+    Require,
+    /// Not at all.
+    Off,
+}
 
 /// What `-o` says.
 #[derive(Debug, Clone)]
@@ -50,6 +84,10 @@ pub struct Options {
     pub spec: DeviceSpec,
     /// How it is served.
     pub serve: ServeOptions,
+    /// Where a socket tells what the server counts: an absolute path.
+    pub stats: Option<PathBuf>,
+    /// The sandbox.
+    pub sandbox: Confine,
     offset: Option<u64>,
     partition: Option<u32>,
     atime: Atime,
@@ -68,16 +106,23 @@ impl Options {
             spec,
             write: true,
             serve: ServeOptions { threads: (2 * processors).clamp(4, 16), ..ServeOptions::default() },
+            stats: None,
+            sandbox: Confine::Auto,
             offset: None,
             partition: None,
             atime: Atime::Off,
             commit: Duration::from_secs(5),
         };
-        for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+        let words = lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty());
+        for word in words.filter(|word| !FOR_OTHERS.iter().any(|start| word.starts_with(start))) {
             match word.split_once('=') {
                 Some((name, value)) => options.set(name, value)?,
                 None => options.switch(word)?,
             }
+        }
+        let serve = &options.serve;
+        if serve.owner.is_some() && (serve.uid.is_some() || serve.gid.is_some()) {
+            return Err(CliError::usage("uidmap= goes with neither uid= nor gid="));
         }
         options.mount.read_only = !options.write;
         options.name_device()?;
@@ -140,7 +185,8 @@ impl Options {
             "async" => self.serve.sync = false,
             "dirsync" => self.serve.dirsync = true,
             // Times are lazy anyhow; the others are for the reader of fstab.
-            "lazytime" | "auto" | "noauto" => {}
+            "lazytime" | "defaults" | "user" | "users" | "group" | "owner" | "nouser" | "auto" | "noauto"
+            | "_netdev" | "nofail" => {}
             _ if WITH_VALUES.contains(&word) => {
                 return Err(CliError::usage(format!("option {word} needs a value: {word}=…")));
             }
@@ -161,6 +207,11 @@ impl Options {
                 threads => self.serve.threads = threads as usize,
             },
             "uid" => self.serve.uid = Some(number(name, value, ID_MAX)? as u32),
+            "uidmap" if value == "owner" => {
+                let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+                self.serve.owner = Some((uid.as_raw(), gid.as_raw()));
+            }
+            "uidmap" => return Err(CliError::usage("only uidmap=owner")),
             "gid" => self.serve.gid = Some(number(name, value, ID_MAX)? as u32),
             "offset" => {
                 let wrong = || {
@@ -178,6 +229,18 @@ impl Options {
                 return Err(CliError::usage("after an error nothing is written: only errors=remount-ro"));
             }
             "fsname" => self.mount.source = value.to_owned(),
+            "sandbox" => {
+                self.sandbox = match value {
+                    "auto" => Confine::Auto,
+                    "require" => Confine::Require,
+                    "off" => Confine::Off,
+                    _ => return Err(CliError::usage("sandbox= is auto, require or off")),
+                };
+            }
+            "stats" => {
+                let path = std::path::absolute(value);
+                self.stats = Some(path.map_err(|_| CliError::usage("stats= needs the path of a socket"))?);
+            }
             "subtype" => self.mount.subtype = value.to_owned(),
             _ if WORDS.contains(&name) => {
                 return Err(CliError::usage(format!("option {name} takes no value")));
@@ -229,6 +292,10 @@ mod tests {
         let mount = parsed("dev,nosuid").unwrap().mount;
         assert!(mount.dev && !mount.suid);
         assert!(parsed("ro,rw").unwrap().write);
+        let fstab =
+            parsed("defaults,noauto,user,nofail,_netdev,x-systemd.automount,X-a=b,comment=c").unwrap();
+        assert!(fstab.write && fstab.serve.owner.is_none());
+        assert!(parsed("uidmap=owner").unwrap().serve.owner.is_some());
     }
 
     #[test]
@@ -256,6 +323,10 @@ mod tests {
             "commit=x",
             "ro=1",
             "uid=x",
+            "sandbox=on",
+            "uidmap=root",
+            "uid=1,uidmap=owner",
+            "uidmap=owner,gid=1",
             "allow_othr",
         ];
         for list in wrong {

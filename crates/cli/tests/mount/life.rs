@@ -169,10 +169,17 @@ fn root_an_ordinary_user_mounts_by_fusermount3() {
     let own = "set_inode_field / mode 040777";
     debugfs_write(&image, own);
     let script = "./uext4 mount image point && echo mine > point/file && stat -c '%u %a' point/file && \
-        ! ./uext4 mount -o suid image point 2>&1; fusermount3 -u point; echo $?";
+        ! ./uext4 mount -o suid image point 2>&1; fusermount3 -u point; echo $?; \
+        until ./uext4 mount -o uidmap=owner image point 2>/dev/null; do sleep 0.1; done; \
+        chmod 755 point && mkdir point/d && stat -c '%u %g %a' point point/d; ./uext4 umount point; echo $?; \
+        ./uext4 mount -o sandbox=require image point && ./uext4 stats --prometheus point > told && \
+        kill $(awk '/^uext4_process_id/ { print $2 }' told); \
+        for _ in $(seq 100); do grep -q $PWD/point /proc/self/mounts || break; sleep 0.05; done; \
+        grep $PWD/point /proc/self/mounts; grep uext4_sandbox_[cln].*1 told | wc -l";
     let (code, said) = super::as_user(NOBODY, NOBODY, "", script, directory.path());
     assert_eq!(code, 0, "{said}");
-    assert!(said.starts_with("65534 644\n") && said.ends_with("0\n"), "{said}");
+    let mapped = "0\n65534 65534 755\n65534 65534 755\n0\n3\n";
+    assert!(said.starts_with("65534 644\n") && said.ends_with(mapped), "{said}");
     wait_until("a clean volume", || e2fsck(&image, &["-fn"]).is_clean());
     assert!(!is_mounted(&point));
 }
@@ -214,4 +221,58 @@ fn root_owners_parts_and_synchronous_mounts() {
     mounted.unmount();
     std::fs::write(&image, &std::fs::read(&image).unwrap()[1 << 20..]).unwrap();
     e2fsck_clean(&image);
+}
+
+/// What mount(8) does with the program: through its own helper, through `mount.fuse3`, and from a table.
+const BY_MOUNT: &str = r#"
+set -eu
+mount -t tmpfs none /usr/local/bin
+ln -s "$3/uext4" /usr/local/bin/uext4
+cp "$(command -v e2fsck)" /usr/local/bin
+clean() { for _ in $(seq 200); do e2fsck -fn "$1" >/dev/null 2>&1 && return; sleep 0.05; done; }
+shown() { grep " $2 " /proc/self/mounts; }
+mount -t fuse.uext4 -o strictatime,commit=7 "$1" "$2"
+shown "$@" | grep -q "^$1 $2 fuse.uext4 rw,relatime,user_id=0" || shown "$@"
+echo one > "$2/one"
+umount "$2"
+clean "$1"
+mount -t tmpfs none /usr/sbin
+rm /usr/local/bin/uext4
+ln -s "$3/uext4" /usr/sbin/mount.fuse.uext4
+ln -s "$3/uext4" /usr/sbin/mount.uext4
+echo "$1 $2 uext4 defaults,noauto,nosuid,nofail,_netdev,x-systemd.automount,uid=5 0 0" > "$3/fstab"
+mount --fstab "$3/fstab" "$2"
+shown "$@" | grep -q " fuse.uext4 rw,nosuid,relatime,user_id" || shown "$@"
+stat -c %u "$2/one"
+umount "$2"
+clean "$1"
+mount -t fuse.uext4 -r "$1" "$2"
+! touch "$2/two" 2>/dev/null
+cat "$2/one"
+umount "$2"
+ln -s "$3/uext4" /usr/sbin/umount.fuse.uext4
+mount --fstab "$3/fstab" "$2"
+echo three > "$2/three"
+umount "$2"
+e2fsck -fn "$1" >/dev/null 2>&1
+! mount -t fuse.uext4 -o wrong "$1" "$2" 2>&1
+"#;
+
+#[test]
+fn root_mount_8_and_fstab_call_the_program() {
+    let fuse = Need::Runs(&["test", "-x", "/usr/sbin/mount.fuse"]);
+    let needs = [&NEEDS[..], &[fuse, Need::Tool("unshare"), Need::Tool("mount")]].concat();
+    if !requirement::require("mount::life::mount8", &needs) {
+        return;
+    }
+    let _lock = machine_lock();
+    let (volume, point) = (volume(), tempfile::Builder::new().prefix("uext4-testmnt-").tempdir().unwrap());
+    let programs = Path::new(UEXT4).parent().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", BY_MOUNT, "-"]).arg(volume.path()).args([point.path(), programs]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said, "5\none\nuext4 mount: unknown mount option `wrong`\n");
+    volume.assert_clean();
 }

@@ -1,5 +1,6 @@
 //! `uext4 mount`: real mounts. The judges are the kernel's ext4 on a loop device, a model, and e2fsck.
 
+mod confined;
 mod data;
 mod databases;
 mod faults;
@@ -7,6 +8,7 @@ mod late;
 mod life;
 mod overlay;
 mod programs;
+mod sight;
 mod stress;
 mod tree;
 mod users;
@@ -59,11 +61,27 @@ impl Mounted {
     /// Mounts an image.
     #[track_caller]
     fn new(image: impl AsRef<std::ffi::OsStr>, options: &str) -> Mounted {
+        Mounted::by(Command::new(UEXT4), image, options)
+    }
+
+    /// The same by a command that runs the program.
+    #[track_caller]
+    fn by(command: Command, image: impl AsRef<std::ffi::OsStr>, options: &str) -> Mounted {
+        Mounted::started(command, &[], image.as_ref(), options)
+    }
+
+    /// The same with more arguments of the command.
+    #[track_caller]
+    fn with(words: &[&str], image: impl AsRef<std::ffi::OsStr>, options: &str) -> Mounted {
+        Mounted::started(Command::new(UEXT4), words, image.as_ref(), options)
+    }
+
+    #[track_caller]
+    fn started(mut command: Command, words: &[&str], image: &std::ffi::OsStr, options: &str) -> Mounted {
         let lock = machine_lock();
         let directory = tempfile::Builder::new().prefix("uext4-testmnt-").tempdir().unwrap();
-        let mut command = Command::new(UEXT4);
-        command.args(["mount", "-f", "-o"]).arg(format!("threads=4,{options}"));
-        command.arg(image.as_ref()).arg(directory.path()).stdin(Stdio::null());
+        command.arg("mount").args(words).args(["-f", "-o"]).arg(format!("threads=4,{options}"));
+        command.arg(image).arg(directory.path()).stdin(Stdio::null());
         let server = command.process_group(0).spawn().unwrap();
         let mut mounted = Mounted { directory, server, _lock: lock };
         wait_until("the mount", || {

@@ -203,3 +203,57 @@ fn root_limits_hold_for_users_and_not_for_root() {
     mounted.unmount();
     volume.assert_clean();
 }
+
+/// What `uidmap=owner` shows and stores, seen by a user and by root, with the volume's owners as debugfs has them.
+fn mapped(root: &Path) {
+    let does = |uid: u32, gid: u32, groups: &str, script: &str| as_user(uid, gid, groups, script, root);
+    let shown = |names: &str| does(0, 0, "", &format!("stat -c '%n %u %g' {names}")).1;
+    assert_eq!(shown("kept"), "kept 7 8\n");
+    assert_eq!(does(NOBODY, NOBODY, "", "mkdir d && echo x > d/f && mkfifo p && ln -s f l").0, 0);
+    assert_eq!(shown(". d d/f p"), [".", "d", "d/f", "p"].map(|n| format!("{n} 65534 65534\n")).concat());
+    // What another user makes, and what root gives away, is as it is.
+    assert_eq!(does(0, 0, "", "echo r > r; echo n > n; chown 65534:65534 n; echo o > o; chown 41:42 o").0, 0);
+    assert_eq!(shown("r n o"), "r 0 0\nn 65534 65534\no 41 42\n");
+    // A chown to what is shown stores the owner, and the user has no right to give away.
+    assert_eq!(does(NOBODY, NOBODY, "", "chown 65534:65534 d/f").0, 0);
+    assert_ne!(does(NOBODY, NOBODY, "", "chown 41 d/f").0, 0);
+    // Set-group-id: the group of the directory, and whoever is in it may keep the bit.
+    assert_eq!(
+        does(NOBODY, NOBODY, "", "mkdir s && chmod 2775 s && mkdir s/t && stat -c '%g %a' s/t").1,
+        "65534 2755\n"
+    );
+}
+
+/// The user of every Debian that has no rights.
+const NOBODY: u32 = 65534;
+
+#[test]
+fn root_the_owner_of_the_volume_appears_as_who_mounts() {
+    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("debugfs")]].concat();
+    if !requirement::require("mount::users::mapped", &needs) {
+        return;
+    }
+    let volume = volume();
+    let set = |what: &str| uext4_testkit::oracle::debugfs_write(volume.path(), what);
+    set("set_inode_field / uid 5");
+    set("set_inode_field / gid 6");
+    volume.with_kernel(|root| {
+        std::fs::write(root.join("kept"), "kept").unwrap();
+        chown(root.join("kept"), Some(7), Some(8)).unwrap();
+    });
+    // Root's server with the identity of an ordinary user.
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--ruid", "65534", "--rgid", "65534", "--clear-groups", UEXT4]);
+    let mounted = Mounted::by(command, volume.path(), "uidmap=owner,allow_other");
+    mapped(mounted.path());
+    mounted.unmount();
+    volume.assert_clean();
+    let stored = |name: &str| {
+        let found = volume.with_kernel(|root| std::fs::symlink_metadata(root.join(name)).unwrap());
+        (found.uid(), found.gid())
+    };
+    for name in ["d", "d/f", "p", "l", "n", "s/t"] {
+        assert_eq!(stored(name), (5, 6), "{name}");
+    }
+    assert_eq!((stored("r"), stored("o"), stored("kept")), ((0, 0), (41, 42), (7, 8)));
+}

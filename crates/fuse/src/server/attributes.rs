@@ -1,7 +1,7 @@
 //! GETATTR, STATX, SETATTR.
 
 use super::{Answer, Served};
-use crate::options::ServeOptions;
+use crate::owners::{Ids, Owners};
 use crate::reply::{Errno, Outcome};
 use crate::request::Request;
 use crate::table::id_of;
@@ -130,10 +130,10 @@ impl Served {
         (Metadata { size: found.size.max(late.end), blocks: found.blocks + more, ..found }, 0)
     }
 
-    /// With the owner that everything seems to have.
+    /// With the owner that users see.
     fn owned(&self, found: Metadata) -> Metadata {
-        let ServeOptions { uid, gid, .. } = self.options;
-        Metadata { uid: uid.unwrap_or(found.uid), gid: gid.unwrap_or(found.gid), ..found }
+        let Owners { users, groups } = self.owners;
+        Metadata { uid: users.shown(found.uid), gid: groups.shown(found.gid), ..found }
     }
 
     /// GETATTR.
@@ -162,20 +162,18 @@ impl Served {
         if asked.valid & fattr::MODE != 0 {
             set = set.mode(asked.mode & 0o7777);
         }
-        for (valid, shown, asked) in [
-            (asked.valid & fattr::UID != 0, self.options.uid, asked.uid),
-            (asked.valid & fattr::GID != 0, self.options.gid, asked.gid),
-        ] {
-            // What everything seems to have cannot be given to one.
-            if valid && shown.is_some_and(|shown| shown != asked) {
-                return Err(Errno(libc::EPERM));
-            }
+        // What everything seems to have cannot be given to one.
+        let changed = |valid: u32, ids: Ids, to: u32| match asked.valid & valid {
+            0 => Ok(None),
+            _ => ids.changed_to(to).ok_or(Errno(libc::EPERM)),
+        };
+        let uid = changed(fattr::UID, self.owners.users, asked.uid)?;
+        let gid = changed(fattr::GID, self.owners.groups, asked.gid)?;
+        if let Some(uid) = uid {
+            set = set.uid(uid);
         }
-        if asked.valid & fattr::UID != 0 && self.options.uid.is_none() {
-            set = set.uid(asked.uid);
-        }
-        if asked.valid & fattr::GID != 0 && self.options.gid.is_none() {
-            set = set.gid(asked.gid);
+        if let Some(gid) = gid {
+            set = set.gid(gid);
         }
         let accessed = time(asked.valid, fattr::ATIME, fattr::ATIME_NOW, asked.atime, asked.atime_nsec);
         let modified = time(asked.valid, fattr::MTIME, fattr::MTIME_NOW, asked.mtime, asked.mtime_nsec);

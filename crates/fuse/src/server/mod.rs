@@ -14,8 +14,10 @@ pub(crate) use control::{Negotiated, negotiate};
 
 use crate::behind::Behind;
 use crate::options::ServeOptions;
+use crate::owners::{Ids, Owners};
 use crate::reply::{Errno, Outcome};
 use crate::request::Request;
+use crate::stats::{head, single};
 use crate::table::{Handles, Nodes};
 use crate::transport::Channel;
 use crate::wire::{self, OutHeader, op};
@@ -38,6 +40,7 @@ pub(crate) struct Served {
     options: ServeOptions,
     /// Whether quota may refuse a write.
     has_limits: bool,
+    owners: Owners,
 }
 
 /// What a reply holds besides its header.
@@ -90,6 +93,7 @@ impl Served {
         let nodes = Nodes::new(&volume).map_err(std::io::Error::other)?;
         let behind = Behind::new(&volume)?;
         let has_limits = !volume.quota_kinds().map_err(std::io::Error::other)?.is_empty();
+        let owners = owners(&volume, &options).map_err(std::io::Error::other)?;
         Ok(Served {
             files: Handles::default(),
             directories: Handles::default(),
@@ -99,6 +103,7 @@ impl Served {
             channel,
             options,
             has_limits,
+            owners,
         })
     }
 
@@ -125,6 +130,7 @@ impl Served {
 
     /// Does what a request asks for, durably if the options say so. `memory` is for data of the reply.
     pub(crate) fn serve(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
+        let request = &request.with_owners(self.owners);
         let answer = self.dispatch(request, memory)?;
         let opcode = request.header.opcode;
         if changes_names(opcode) || opcode == op::SETXATTR {
@@ -180,6 +186,19 @@ impl Served {
         }
     }
 
+    /// Appends what is known and open, and what the library counts, as Prometheus text.
+    pub(crate) fn write_stats(&self, out: &mut String) {
+        let nodes = self.nodes.known() as u64;
+        single(out, "uext4_nodes", "gauge", "Files that the kernel knows.", nodes);
+        let (files, directories) = (self.files.count() as u64, self.directories.count() as u64);
+        single(out, "uext4_open_files", "gauge", "Open files.", files);
+        single(out, "uext4_open_directories", "gauge", "Open directories.", directories);
+        head(out, "uext4_volume_total", "counter", "What the library counts, by Volume::stats().");
+        for (name, value) in self.volume.stats().iter() {
+            out.push_str(&format!("uext4_volume_total{{counter=\"{name}\"}} {value}\n"));
+        }
+    }
+
     /// Undoes what the kernel did not take.
     pub(crate) fn undo(&self, answer: Answer) {
         for id in answer.lookups {
@@ -197,6 +216,20 @@ impl Served {
         // It fails if the kernel does not know the inode any more.
         let _forgotten = self.channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(told.as_bytes())]);
     }
+}
+
+/// How owners appear.
+fn owners(volume: &Volume, options: &ServeOptions) -> Result<Owners, uext4::Error> {
+    let root = volume.root()?.attributes();
+    let ids = |all: Option<u32>, stored: u32, shown: Option<u32>| match (all, shown) {
+        (Some(all), _) => Ids::All(all),
+        (None, Some(shown)) => Ids::One { stored, shown },
+        (None, None) => Ids::Same,
+    };
+    Ok(Owners {
+        users: ids(options.uid, root.uid, options.owner.map(|(uid, _)| uid)),
+        groups: ids(options.gid, root.gid, options.owner.map(|(_, gid)| gid)),
+    })
 }
 
 /// Whether an operation changes names.
