@@ -464,3 +464,47 @@ fn a_name_too_many_replaces_nothing() {
     assert_eq!(names, 65_002);
     oracle::e2fsck_clean(into.path());
 }
+
+/// A file for which there is no room leaves no part of it, and the others are there.
+#[test]
+fn a_full_volume_gets_no_half_copy() {
+    let scratch = Scratch::new(64 << 20);
+    let source = scratch.file("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("small"), "small").unwrap();
+    // Longer than one step of the copy.
+    std::fs::write(source.join("big"), vec![7; 20 << 20]).unwrap();
+    let into = VolumeBuilder::new(16 << 20).build();
+    let root = at(&into, "/");
+    let said = bad(1, ["cp".as_ref(), "-rT".as_ref(), source.as_os_str(), &root]);
+    assert!(said.ends_with("no space left on the volume"), "{said}");
+    assert_eq!(good(["cat".as_ref(), at(&into, "/small").as_os_str()]), b"small");
+    let listed = String::from_utf8(good(["ls".as_ref(), "-1".as_ref(), root.as_os_str()])).unwrap();
+    assert_eq!(listed, "lost+found\nsmall\n");
+    oracle::e2fsck_clean(into.path());
+}
+
+/// What keeps its mode gets no access control list from the directory that it is copied into.
+#[test]
+fn lists_of_the_directory_grant_nothing_to_kept_modes() {
+    let scratch = Scratch::new(64 << 20);
+    let source = scratch.file("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), "secret").unwrap();
+    let into = VolumeBuilder::new(16 << 20).build();
+    let root = at(&into, "/");
+    // Owner rwx, user 5 rwx, group and others none.
+    let list = "system.posix_acl_default=0x0200000001000700ffffffff020007000500000004000000ffffffff\
+                10000700ffffffff20000000ffffffff";
+    good(["xattr".as_ref(), "--set".as_ref(), OsStr::new(list), &root]);
+    for (options, lists) in [("-r", true), ("-a", false), ("-rp", false), ("-rd", true)] {
+        let copy = at(&into, format!("/{options}"));
+        good([OsStr::new("cp"), OsStr::new(options), source.as_os_str(), &copy]);
+        for below in ["", "/file"] {
+            let copy = at(&into, format!("/{options}{below}"));
+            let said = String::from_utf8(good(["xattr".as_ref(), copy.as_os_str()])).unwrap();
+            assert_eq!(said.contains("posix_acl"), lists, "{options}{below}: {said}");
+        }
+    }
+    oracle::e2fsck_clean(into.path());
+}

@@ -356,6 +356,9 @@ fn a_bad_file_leaves_no_half_copy_and_the_rest_is_there() {
     assert!(told.lines().count() == 1 && told.contains(":/big: "), "{told}");
     assert!(!out.join("big").exists());
     assert_eq!(std::fs::read(out.join("hello")).unwrap(), b"world\n");
+    let alone = volume.scratch().file("alone");
+    bad(1, ["cp".into(), at(&volume, "/big"), alone.clone().into_os_string()]);
+    assert!(!alone.exists());
 }
 
 #[test]
