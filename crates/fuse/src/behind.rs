@@ -30,6 +30,8 @@ const ALONE: usize = 64 << 10;
 const THREADS: usize = 4;
 /// Bytes of the volume that late writes leave free, at most a sixteenth: for what is made meanwhile and not counted.
 const SPARE: u64 = 32 << 20;
+/// How long writes are not late after one has failed: the next ones shall fail themselves.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How long a count of free space is believed.
 const COUNT_AGE: Duration = Duration::from_secs(1);
 
@@ -84,6 +86,7 @@ struct State {
     failed: HashMap<u64, Failure>,
     /// Number of the latest failure.
     failures: u64,
+    failed_at: Option<Instant>,
     /// The same, when the volume was synced.
     volume_told: u64,
     ending: bool,
@@ -173,13 +176,17 @@ impl Behind {
         self.space.lock().counted = None;
     }
 
-    /// Takes a write, after it has waited for room. Returns whether it did: without memory, the caller writes.
+    /// Takes a write, after it has waited for room. Returns whether it did: without memory, and after failures, the
+    /// caller writes.
     pub(crate) fn take(&self, to: &Arc<LateFile>, pos: u64, data: &[u8]) -> bool {
         let alone = data.len() >= ALONE;
         let mut memory = if alone { self.filled(data, data.len()) } else { None };
         let mut state = self.shared.state.lock();
         while state.bytes > BUDGET {
             self.shared.done.wait(&mut state);
+        }
+        if state.failed_at.is_some_and(|then| then.elapsed() < AFTER_FAILURE) {
+            return false;
         }
         if !alone && state.joins(to, pos, data) {
             return true;
@@ -336,6 +343,7 @@ impl State {
 
     fn note_failure(&mut self, id: u64, error: uext4::Error) {
         self.failures += 1;
+        self.failed_at = Some(Instant::now());
         self.failed.insert(id, Failure { number: self.failures, error, told: false });
     }
 }

@@ -145,6 +145,7 @@ fn flags(root: &Path) -> Vec<String> {
     for script in [
         "echo x > i; chattr +i i; echo y > i; rm -f i; ln i j; touch i; chmod 600 i; lsattr i | cut -c1-22",
         "chattr -i i; rm i",
+        "exec 9> o; echo x >&9; chattr +i o; echo y >&9; echo $?; chattr -i o; echo z >&9; exec 9>&-; cat o; rm o",
         "echo x > a; chattr +a a; echo y >> a; echo z > a; truncate -s 0 a; rm -f a; cat a",
         "dd if=a of=a conv=notrunc status=none; fallocate -p -l 1 a; chattr -a a",
         "echo x > d; chattr +dA d; lsattr d | cut -c1-22",

@@ -78,7 +78,9 @@ impl Served {
         if !granted || !open.takes_late || !flags.is_empty() || !ends {
             return false;
         }
-        if open.node.attributes().flags.contains(InodeFlags::SYNC) {
+        // Flags that were set after it was opened make it wait for the device, or refuse it.
+        let refuses = InodeFlags::SYNC | InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if open.node.attributes().flags.intersects(refuses) {
             return false;
         }
         open.file.note_write();
