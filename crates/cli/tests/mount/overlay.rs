@@ -54,7 +54,7 @@ fn root_mounts_leave_the_base_until_they_are_merged() {
     mounted.signal(Signal::KILL);
     drop(file);
     drop(mounted);
-    drop(beside);
+    beside.unmount();
     assert!(fs::read(image).unwrap() == before, "the base");
     let listed = run(&["ls", &format!("{device}:/"), "--overlay", apart.to_str().unwrap()]);
     assert!(listed.contains("apart") && !listed.contains("synced"), "{listed}");
