@@ -95,7 +95,8 @@ use_mount() {
         cmp /tmp/mnt/copy /usr/bin/uext4
         echo mounted > /tmp/mnt/mounted
         umount /tmp/mnt
-        rm /dev/fuse
+        # The last one is the table of mount(8).
+        rm -rf /dev/fuse /run/mount
         uext4 cat /tmp/disk.img:/mounted
         test -e /usr/lib/systemd/system/uext4-mount@.service'
 }
