@@ -1,12 +1,12 @@
 //! Writes that are acknowledged before they are on the device, as from a page cache: the data waits in memory, and
 //! threads write it, each file in order, neighbouring pieces as one. Whoever asks about a file waits for it first.
 //!
-//! What is acknowledged is as durable as in the kernel's cache: after a sync. An error of a late write is told by the
+//! An acknowledged write is durable after a sync, as with the kernel's cache. An error of a late write is told by the
 //! next sync of each open file, once, and by the next sync of the volume. Space is certain: near the end of it, writes
 //! are not late ([`Behind::grants`]).
 
 use crate::reply::{Errno, Outcome};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -52,6 +52,8 @@ pub(crate) struct Behind {
     pool: BufferPool,
     volume: Volume,
     space: Mutex<Space>,
+    /// Held by a write from its grant until it waits, and by what takes space at once.
+    taking: RwLock<()>,
     /// Bytes that a new block takes at least.
     cluster: u64,
     /// Bytes that late writes leave free.
@@ -142,6 +144,7 @@ impl Behind {
             pool: BufferPool::with_limit(1 << 20, 4 * BUDGET).map_err(io::Error::other)?,
             volume: volume.clone(),
             space: Mutex::new(Space { left: 0, counted: None }),
+            taking: RwLock::new(()),
             cluster: block * u64::from(geometry.cluster_blocks()),
             spare: SPARE.min(geometry.blocks_count() * block / 16),
         };
@@ -153,9 +156,13 @@ impl Behind {
         Ok(behind)
     }
 
-    /// Whether so many bytes certainly find space later. Counts them as used, and some more for names and maps. Ask for
-    /// each change, late or not.
-    pub(crate) fn grants(&self, length: usize) -> bool {
+    /// Counts a change that is not late, of so many bytes.
+    pub(crate) fn count(&self, length: usize) {
+        let _granted = self.grants(length);
+    }
+
+    /// Whether so many bytes certainly find space later. Counts them as used, and some more for names and maps.
+    fn grants(&self, length: usize) -> bool {
         // Two blocks of the map at the most, if it has to be split.
         let needs = (length as u64).next_multiple_of(self.cluster) + 3 * self.cluster;
         let mut space = self.space.lock();
@@ -171,14 +178,20 @@ impl Behind {
         granted
     }
 
-    /// Counts free space anew before the next grant: something else has used some.
-    pub(crate) fn count_again(&self) {
-        self.space.lock().counted = None;
+    /// For a change that takes much space at once: writes what waits, and until the guard is dropped no write is late.
+    /// Free space is counted anew afterwards.
+    pub(crate) fn takes_space(&self) -> TakesSpace<'_> {
+        let guard = TakesSpace { _none_is_late: self.taking.write(), space: &self.space };
+        self.wait_for_all();
+        guard
     }
 
-    /// Takes a write, after it has waited for room. Returns whether it did: without memory, and after failures, the
-    /// caller writes.
+    /// Takes a write, after it has waited for room, if its space is certain. Returns whether it did: without memory,
+    /// and after failures, the caller writes, too.
     pub(crate) fn take(&self, to: &Arc<LateFile>, pos: u64, data: &[u8]) -> bool {
+        let Some(_granted_until_it_waits) = self.taking.try_read().filter(|_| self.grants(data.len())) else {
+            return false;
+        };
         let alone = data.len() >= ALONE;
         let mut memory = if alone { self.filled(data, data.len()) } else { None };
         let mut state = self.shared.state.lock();
@@ -295,6 +308,18 @@ impl Behind {
     }
 }
 
+/// While it lives, no write is late.
+pub(crate) struct TakesSpace<'a> {
+    _none_is_late: RwLockWriteGuard<'a, ()>,
+    space: &'a Mutex<Space>,
+}
+
+impl Drop for TakesSpace<'_> {
+    fn drop(&mut self) {
+        self.space.lock().counted = None;
+    }
+}
+
 impl Drop for Behind {
     /// Writes everything.
     fn drop(&mut self) {
@@ -367,14 +392,13 @@ impl Shared {
             let bytes: usize = pieces.iter().map(|piece| piece.memory.len()).sum();
             let mut failure = None;
             for piece in pieces {
-                let write = || piece.to.file.write_noted_at(&piece.memory[..piece.length], piece.pos);
-                // A panic is a fault of this program.
+                // The piece is dropped without the lock: it may be the last user of a file without a name.
+                let write = move || piece.to.file.write_noted_at(&piece.memory[..piece.length], piece.pos);
+                // A panic is a fault of this program. Whoever waits must not wait for ever.
                 let panicked = |_| Err(uext4::Error::Invalid("a late write panicked".into()));
                 if let Err(error) = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(panicked) {
                     failure.get_or_insert(error);
                 }
-                // Here, without the lock: it may be the last user of a file without a name.
-                drop(piece);
             }
             state = self.state.lock();
             if let Some(error) = failure {

@@ -8,7 +8,7 @@ pub(crate) enum Ids {
     Same,
     /// Everything seems to have this one; what is stored cannot be changed.
     All(u32),
-    /// One on the volume appears as another one, and what that one makes is stored as the first.
+    /// The number `stored` on the volume appears as `shown`, and what user `shown` makes is stored as `stored`.
     One {
         /// The number on the volume.
         stored: u32,

@@ -1,6 +1,6 @@
 //! A mount that is served: threads that each read a request, do it and answer.
 //!
-//! A sync, a read and a write wait for the device, which can hang. They must not take all threads, since an interrupt
+//! Syncs, reads and writes wait for the device, which can hang. They must not take all threads, since an interrupt
 //! has to be read by one, and the device does many requests at a time: when all threads wait, another one starts. It
 //! ends when it was not needed for a while. An interrupted sync that goes on for a second is answered `EINTR`, so
 //! that its caller can be killed; whatever it wrote may or may not be durable then.

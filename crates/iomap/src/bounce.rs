@@ -124,6 +124,18 @@ impl<F: FileSystem> Engine<F> {
         if self.is_direct(pos, buf) {
             return self.write_at(file, buf, pos, flags);
         }
+        self.write_general(file, buf, pos, flags, true)
+    }
+
+    /// Writes by the general path. `bounced`: the bytes are not aligned as the device wants it.
+    fn write_general(
+        &self,
+        file: &OpenFile<F>,
+        buf: &[u8],
+        pos: u64,
+        flags: WriteFlags,
+        bounced: bool,
+    ) -> Result<usize, F::Error> {
         self.check_process()?;
         self.fs.check_alive()?;
         file.check_writable()?;
@@ -132,7 +144,7 @@ impl<F: FileSystem> Engine<F> {
             return Ok(0);
         }
         let flags = file.flags_of(flags);
-        let request = Request { range, sync: flags.sync(), bounced: true, queued: false };
+        let request = Request { range, sync: flags.sync(), bounced, queued: false };
         self.write_waiting(file, &[buf], &request, flags, Mapping::Due)
     }
 
@@ -146,17 +158,8 @@ impl<F: FileSystem> Engine<F> {
     /// # Errors
     /// Those of [`Engine::write_any`].
     pub fn write_noted(&self, file: &OpenFile<F>, buf: &[u8], pos: u64) -> Result<usize, F::Error> {
-        self.check_process()?;
-        self.fs.check_alive()?;
-        file.check_writable()?;
-        let range = check_range(pos, buf.len() as u64)?;
-        if range.length == 0 {
-            return Ok(0);
-        }
-        let flags = file.flags_of(WriteFlags::empty());
         let bounced = !self.is_direct(pos, buf);
-        let request = Request { range, sync: flags.sync(), bounced, queued: false };
-        self.write_waiting(&file.without_times(), &[buf], &request, flags, Mapping::Due)
+        self.write_general(&file.without_times(), buf, pos, WriteFlags::empty(), bounced)
     }
 
     pub(crate) fn bounce_buffer(&self, length: usize) -> Result<Buffer, F::Error> {

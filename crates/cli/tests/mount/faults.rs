@@ -1,6 +1,6 @@
 //! Devices that hang, are full, or shrink: errors, and never a hang of those who do not need them.
 
-use super::{Mounted, NEEDS, volume, wait_until};
+use super::{Mounted, NEEDS, Stacked, volume, wait_until};
 use rustix::process::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -59,38 +59,30 @@ fn root_a_hung_sync_can_be_killed_and_holds_up_nobody() {
     if !requirement::require("mount::faults::hung", &needs) {
         return;
     }
-    // The device is a file in another mount, whose server is stopped.
-    let below = volume();
-    let lower = Mounted::new(below.path(), "");
-    let image = lower.at("inner.img");
-    File::create(&image).unwrap().set_len(32 << 20).unwrap();
-    VolumeBuilder::new(32 << 20).args(["-b", "4096"]).format(&image);
-    let upper = Mounted::new(&image, "commit=300");
+    let stacked = Stacked::new("commit=300");
+    let upper = &stacked.upper;
     for number in 0..12 {
         std::fs::write(upper.at(format!("file{number}")), "data").unwrap();
     }
-    let stopped = Stopped::new(&lower);
+    let stopped = Stopped::new(&stacked.lower);
     // Three times as many syncs as there are threads.
     let sync = |number: usize| Command::new("sync").arg(upper.at(format!("file{number}"))).spawn().unwrap();
     let mut syncs: Vec<Child> = (0..12).map(sync).collect();
     std::thread::sleep(Duration::from_millis(300));
     assert!(syncs.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "nothing hung");
     let start = Instant::now();
-    look_in_time(&upper);
+    look_in_time(upper);
     for child in &mut syncs {
         child.kill().unwrap();
     }
     wait_until("the killed syncs", || syncs.iter_mut().all(|child| child.try_wait().unwrap().is_some()));
     assert!(start.elapsed() < Duration::from_secs(20));
-    look_in_time(&upper);
+    look_in_time(upper);
     drop(stopped);
     // It goes on as if nothing had been.
     assert_eq!(std::fs::read(upper.at("file5")).unwrap(), b"data");
     File::open(upper.at("file5")).unwrap().sync_all().unwrap();
-    upper.unmount();
-    e2fsck_clean(&image);
-    lower.unmount();
-    below.assert_clean();
+    stacked.unmount();
 }
 
 #[test]
@@ -98,12 +90,8 @@ fn root_hung_reads_hold_up_nobody() {
     if !requirement::require("mount::faults::reads", &NEEDS) {
         return;
     }
-    let below = volume();
-    let lower = Mounted::new(below.path(), "");
-    let image = lower.at("inner.img");
-    File::create(&image).unwrap().set_len(32 << 20).unwrap();
-    VolumeBuilder::new(32 << 20).args(["-b", "4096"]).format(&image);
-    let upper = Mounted::new(&image, "commit=300");
+    let stacked = Stacked::new("commit=300");
+    let upper = &stacked.upper;
     for number in 0..12 {
         std::fs::write(upper.at(format!("file{number}")), vec![number; 8192]).unwrap();
         File::open(upper.at(format!("file{number}"))).unwrap().sync_all().unwrap();
@@ -111,7 +99,7 @@ fn root_hung_reads_hold_up_nobody() {
     let files: Vec<File> =
         (0..12).map(|number| File::open(upper.at(format!("file{number}"))).unwrap()).collect();
     super::drop_caches();
-    let stopped = Stopped::new(&lower);
+    let stopped = Stopped::new(&stacked.lower);
     // Three times as many reads as there are threads.
     let read = |file: File| {
         std::thread::spawn(move || {
@@ -122,15 +110,12 @@ fn root_hung_reads_hold_up_nobody() {
     let reads: Vec<_> = files.into_iter().map(read).collect();
     std::thread::sleep(Duration::from_millis(300));
     assert!(reads.iter().all(|read| !read.is_finished()), "nothing hung");
-    look_in_time(&upper);
+    look_in_time(upper);
     drop(stopped);
     for (number, read) in reads.into_iter().enumerate() {
         assert!(read.join().unwrap().unwrap() == vec![number as u8; 8192], "file{number}");
     }
-    upper.unmount();
-    e2fsck_clean(&image);
-    lower.unmount();
-    below.assert_clean();
+    stacked.unmount();
 }
 
 #[test]

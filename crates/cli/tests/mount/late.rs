@@ -1,12 +1,12 @@
 //! Writes that are acknowledged before they are on the device: who asks sees them, errors are told, times stay.
 
 use super::faults::Stopped;
-use super::{Mounted, NEEDS, volume};
-use rustix::fs::FallocateFlags;
+use super::{Mounted, NEEDS, Stacked, volume};
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::process::Signal;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use uext4_testkit::guard::Tmpfs;
 use uext4_testkit::oracle::e2fsck_clean;
 use uext4_testkit::{VolumeBuilder, requirement};
@@ -16,18 +16,13 @@ fn root_a_late_write_keeps_what_was_set_after_it() {
     if !requirement::require("mount::late::keeps", &NEEDS) {
         return;
     }
-    // The device is a file in another mount. While that server is stopped, nothing gets there.
-    let below = volume();
-    let lower = Mounted::new(below.path(), "");
-    let image = lower.at("inner.img");
-    File::create(&image).unwrap().set_len(48 << 20).unwrap();
-    VolumeBuilder::new(48 << 20).args(["-b", "4096"]).format(&image);
-    let upper = Mounted::new(&image, "commit=300");
+    let stacked = Stacked::new("commit=300");
+    let upper = &stacked.upper;
     let file = File::options().read(true).write(true).create_new(true).open(upper.at("file")).unwrap();
     // What is not late is in memory from here on.
     file.write_all_at(&[1; 4096], 0).unwrap();
     file.sync_all().unwrap();
-    let stopped = Stopped::new(&lower);
+    let stopped = Stopped::new(&stacked.lower);
     file.write_all_at(&[2; 8192], 4096).unwrap();
     file.write_all_at(&[3; 100], 12288).unwrap();
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -45,10 +40,7 @@ fn root_a_late_write_keeps_what_was_set_after_it() {
     file.write_all_at(&[4], 0).unwrap();
     assert!(file.metadata().unwrap().mtime() > 1_000_000_000);
     drop(file);
-    upper.unmount();
-    e2fsck_clean(&image);
-    lower.unmount();
-    below.assert_clean();
+    stacked.unmount();
 }
 
 #[test]
@@ -199,37 +191,47 @@ fn root_renames_and_truncations_wait_for_what_is_late() {
     if !requirement::require("mount::late::waits", &NEEDS) {
         return;
     }
-    let below = volume();
-    let lower = Mounted::new(below.path(), "");
-    let image = lower.at("inner.img");
-    File::create(&image).unwrap().set_len(48 << 20).unwrap();
-    VolumeBuilder::new(48 << 20).args(["-b", "4096"]).format(&image);
-    let upper = Mounted::new(&image, "commit=300,threads=8");
-    let names = ["renamed", "linked", "shortened", "emptied"];
+    let stacked = Stacked::new("commit=300,threads=12");
+    let upper = &stacked.upper;
+    let names = ["renamed", "linked", "shortened", "emptied", "overwritten", "exchanged"];
+    // A directory each: the kernel lets one change of names after the other into a directory.
+    let path = |name: &str| upper.at(name).join("file");
     for name in names {
-        std::fs::write(upper.at(name), [1; 4096]).unwrap();
-        File::open(upper.at(name)).unwrap().sync_all().unwrap();
+        std::fs::create_dir(upper.at(name)).unwrap();
+        std::fs::write(path(name), [1; 4096]).unwrap();
+        File::open(path(name)).unwrap().sync_all().unwrap();
     }
-    let files = names.map(|name| File::options().write(true).open(upper.at(name)).unwrap());
-    let stopped = Stopped::new(&lower);
+    let other = path("exchanged").with_extension("new");
+    std::fs::write(&other, "old").unwrap();
+    File::open(&other).unwrap().sync_all().unwrap();
+    let files = names.map(|name| File::options().write(true).open(path(name)).unwrap());
+    let stopped = Stopped::new(&stacked.lower);
     for file in &files {
         // The first piece hangs, the others wait behind it.
         for piece in 1..20 {
             file.write_all_at(&[2; 4096], piece * 8192).expect("it is late");
         }
     }
-    let (renamed, linked, shortened, emptied) =
-        (upper.at("renamed"), upper.at("linked"), upper.at("shortened"), upper.at("emptied"));
+    let [renamed, linked, shortened, emptied, overwritten, exchanged] = names.map(path);
+    let durable = || {
+        let flags = OFlags::WRONLY | OFlags::DSYNC;
+        let file = File::from(rustix::fs::open(overwritten, flags, Mode::empty())?);
+        file.write_all_at(&[3; 4096], 19 * 8192)
+    };
+    // The late one is the second: it gets the name of the first.
+    let exchange = || Ok(rustix::fs::renameat_with(CWD, other, CWD, exchanged, RenameFlags::EXCHANGE)?);
     let waiters = [
         std::thread::spawn(move || std::fs::rename(&renamed, renamed.with_extension("new"))),
         std::thread::spawn(move || std::fs::hard_link(&linked, linked.with_extension("new"))),
         std::thread::spawn(move || File::options().write(true).open(shortened)?.set_len(5000)),
         std::thread::spawn(move || File::create(emptied).map(drop)),
+        std::thread::spawn(durable),
+        std::thread::spawn(exchange),
     ];
     std::thread::sleep(Duration::from_millis(400));
     let done: Vec<_> = waiters.iter().map(std::thread::JoinHandle::is_finished).collect();
     drop(stopped);
-    assert_eq!(done, [false; 4], "renamed, linked, shortened, emptied");
+    assert_eq!(done, [false; 6], "{names:?}");
     for waiter in waiters {
         waiter.join().unwrap().unwrap();
     }
@@ -240,13 +242,51 @@ fn root_renames_and_truncations_wait_for_what_is_late() {
     // The last piece ends with its data.
     let length = whole.len() - 4096;
     whole.truncate(length);
-    for (name, length) in
-        [("renamed.new", length), ("linked.new", length), ("shortened", 5000), ("emptied", 0)]
-    {
+    for (name, length) in [
+        ("renamed/file.new", length),
+        ("linked/file.new", length),
+        ("shortened/file", 5000),
+        ("emptied/file", 0),
+        ("exchanged/file.new", length),
+    ] {
         assert!(std::fs::read(upper.at(name)).unwrap() == whole[..length], "{name}");
     }
-    upper.unmount();
-    e2fsck_clean(&image);
-    lower.unmount();
-    below.assert_clean();
+    whole[19 * 8192..].fill(3);
+    assert!(std::fs::read(path("overwritten")).unwrap() == whole, "a later write counts");
+    stacked.unmount();
+}
+
+#[test]
+fn root_space_that_is_taken_at_once_costs_no_late_write() {
+    if !requirement::require("mount::late::space", &NEEDS) {
+        return;
+    }
+    let volume = volume();
+    let mounted = Mounted::new(volume.path(), "");
+    let (large, until) = (mounted.at("large"), Instant::now() + Duration::from_secs(4));
+    let taker = std::thread::spawn(move || {
+        let mut taken = 0;
+        while Instant::now() < until {
+            let file = File::create(&large).unwrap();
+            // All that is left, or nothing.
+            for length in [48 << 20, 16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10] {
+                taken += u32::from(
+                    rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, taken.into(), length).is_ok(),
+                );
+            }
+        }
+        taken
+    });
+    let (mut written, mut round) = (0, 0);
+    while Instant::now() < until {
+        round += 1;
+        let file = File::create(mounted.at(format!("small{}", round % 8))).unwrap();
+        let pieces =
+            (0..64).take_while(|piece: &u64| file.write_all_at(&[1; 30_000], piece * 30_000).is_ok());
+        written += pieces.count();
+        file.sync_all().expect("nothing that was acknowledged is lost");
+    }
+    assert!(taker.join().unwrap() > 4 && written > 64);
+    mounted.unmount();
+    volume.assert_clean();
 }

@@ -21,6 +21,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uext4_testkit::guard::{MachineLock, machine_lock};
+use uext4_testkit::oracle::e2fsck_clean;
 use uext4_testkit::{Need, Volume, VolumeBuilder};
 
 /// What every test here needs.
@@ -132,6 +133,36 @@ impl Drop for Mounted {
         let _gone = Command::new("umount").args(["-l", "-q"]).arg(self.directory.path()).status();
         let _killed = self.server.kill();
         let _waited = self.server.wait();
+    }
+}
+
+/// A mount whose device is a file in another mount: while the server of that one is stopped, the device hangs.
+struct Stacked {
+    // First, since its device goes with the others.
+    upper: Mounted,
+    lower: Mounted,
+    image: PathBuf,
+    below: Volume,
+}
+
+impl Stacked {
+    fn new(options: &str) -> Stacked {
+        let below = volume();
+        let lower = Mounted::new(below.path(), "");
+        let image = lower.at("inner.img");
+        std::fs::File::create(&image).unwrap().set_len(48 << 20).unwrap();
+        VolumeBuilder::new(48 << 20).args(["-b", "4096"]).format(&image);
+        let upper = Mounted::new(&image, options);
+        Stacked { upper, lower, image, below }
+    }
+
+    /// Unmounts both. Their volumes are clean.
+    #[track_caller]
+    fn unmount(self) {
+        self.upper.unmount();
+        e2fsck_clean(&self.image);
+        self.lower.unmount();
+        self.below.assert_clean();
     }
 }
 

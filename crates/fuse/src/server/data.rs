@@ -65,6 +65,7 @@ impl Served {
         }
         let flags = if self.options.sync { WriteFlags::SYNC } else { durability(asked.flags) };
         if !self.writes_late(&open, data, asked.offset, flags) {
+            self.behind.count(data.len());
             self.behind.wait_for(request.header.node);
             self.write_now(&open, &asked, data, flags)?;
         }
@@ -73,9 +74,8 @@ impl Served {
 
     /// Leaves a write for later, if nobody asks for more than the cache of a kernel gives.
     fn writes_late(&self, open: &OpenFile, data: &[u8], pos: u64, flags: WriteFlags) -> bool {
-        let granted = self.behind.grants(data.len());
         let ends = pos.checked_add(data.len() as u64).is_some_and(|end| end <= LATE_END);
-        if !granted || !open.takes_late || !flags.is_empty() || !ends {
+        if !open.takes_late || !flags.is_empty() || !ends {
             return false;
         }
         // Flags that were set after it was opened make it wait for the device, or refuse it.
@@ -123,10 +123,8 @@ impl Served {
             self.strip_and_tell(request, &open.node)?;
         }
         // What is late comes first, also where it only needs space.
-        self.behind.wait_for_all();
-        let changed = open.file.fallocate(mode, asked.offset, asked.length);
-        self.behind.count_again();
-        changed?;
+        let _none_is_late = self.behind.takes_space();
+        open.file.fallocate(mode, asked.offset, asked.length)?;
         Ok(Answer::DONE)
     }
 
@@ -157,8 +155,7 @@ impl Served {
         if !request.is_root() {
             self.strip_and_tell(request, &to.node)?;
         }
-        self.behind.wait_for_all();
-        self.behind.count_again();
+        let _none_is_late = self.behind.takes_space();
         let (wanted, mut done) = (asked.len.min(COPY_MAX), 0);
         while done < wanted {
             let length = (wanted - done).min(DATA_MAX as u64) as usize;

@@ -134,7 +134,7 @@ impl Served {
         let answer = self.dispatch(request, memory)?;
         let opcode = request.header.opcode;
         if changes_names(opcode) || opcode == op::SETXATTR {
-            let _counted = self.behind.grants(0);
+            self.behind.count(0);
         }
         if self.options.sync && changes(opcode) || self.options.dirsync && changes_names(opcode) {
             self.volume.sync_all()?;

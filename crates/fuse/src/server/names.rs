@@ -153,7 +153,12 @@ impl Served {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVALID)?;
         let (old, new) = (self.nodes.get(request.header.node)?, self.nodes.get(directory)?);
         // A file that replaces another has its contents then, also after a crash: programs count on it.
-        self.behind.wait_for_named(|| old.look_up(from).ok().map(|node| id_of(&node.attributes())));
+        let named =
+            |directory: &Node, name| directory.look_up(name).ok().map(|node| id_of(&node.attributes()));
+        self.behind.wait_for_named(|| named(&old, from));
+        if flags.contains(RenameFlags::EXCHANGE) {
+            self.behind.wait_for_named(|| named(&new, to));
+        }
         self.removing(&new, to, || old.rename(from, &new, to, flags))
     }
 
