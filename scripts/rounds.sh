@@ -54,7 +54,7 @@ row() {
     local totals rounds
     rounds=$(cat "$logs"/rounds.* 2> /dev/null | wc -l)
     [ "$rounds" -gt 0 ] || { echo "no round was finished" >&2; return 1; }
-    # Of power cuts, those during operations on names are counted once more.
+    # Power cuts during operations on names have columns of their own.
     totals=$(cat "$logs"/totals.* | awk -v names="$names" '
         names { $(NF + 1) = $1 ~ names ? $2 : 0; $(NF + 1) = $1 ~ names ? $3 : 0 }
         { for (i = 2; i <= NF; i++) sum[i] += $i; if (NF > n) n = NF }

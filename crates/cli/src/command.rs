@@ -128,7 +128,7 @@ pub enum Command {
 
 /// Arguments that name devices, in any command: results must not overwrite those.
 const DEVICES: [&str; 8] = ["base", "device", "devices", "journal", "operand", "operands", "paths", "words"];
-/// Those of them that name other things, too: a device only if a path inside follows.
+/// Those that may also name a file of the host: they name a device only if a path inside follows.
 const MIXED: [&str; 2] = ["paths", "words"];
 /// Arguments that name result files. [`json_file`] is another.
 const OUTPUTS: [&str; 3] = ["svg", "output", "html"];

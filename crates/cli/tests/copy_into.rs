@@ -484,7 +484,7 @@ fn a_full_volume_gets_no_half_copy() {
     oracle::e2fsck_clean(into.path());
 }
 
-/// What keeps its mode gets no access control list from the directory that it is copied into.
+/// A copy that keeps its mode does not inherit the access control list of its new directory.
 #[test]
 fn lists_of_the_directory_grant_nothing_to_kept_modes() {
     let scratch = Scratch::new(64 << 20);

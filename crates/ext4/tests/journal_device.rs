@@ -142,7 +142,7 @@ fn other_devices_are_refused_by_name() {
     assert!(early.to_string().contains("s_first"), "{early}");
     let damaged = at(&changed(&|log| log[0] = 0), write()).map(drop).unwrap_err();
     assert!(damaged.to_string().contains("journal"), "{damaged}");
-    // Of several journals, each volume takes its own, in whatever order they are named.
+    // Each volume takes its own journal, whatever the order of the options.
     for (first, second) in [(&ours, &other), (&other, &ours)] {
         let options = write().journal_device(first.journal.device()).journal_device(second.journal.device());
         for pair in [&ours, &other] {

@@ -17,7 +17,7 @@ pub struct Entry<'e> {
     pub below_link: bool,
 }
 
-/// A walk over the source, or over a directory that a link leads to.
+/// A walk over the source, or over the directory that a followed link leads to.
 pub struct Below {
     pub walk: Walk,
     /// Path and name of the link.

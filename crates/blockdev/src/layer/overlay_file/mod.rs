@@ -1,5 +1,6 @@
-//! Changes of a device in a file beside it: the *overlay file*. The base is only read, so it may be write-protected and
-//! shared by many overlays; the file holds every granule (a logical block) that was written, and a map that says which.
+//! An *overlay file* keeps the changes of a device, its *base*, in a file. The base is only read, so it may be
+//! write-protected and shared by many overlays; the file holds every granule (a logical block) that was written, and a
+//! map that says which.
 //!
 //! The data of a granule is at the same place in the file's data as in the base, and the file is sparse. Requests are
 //! never smaller than a granule, so that no write has to read the base: a write is one request to the file, and a
