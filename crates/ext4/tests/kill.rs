@@ -7,7 +7,7 @@ use crate::crash_named::layouts;
 
 use common::ledger::{Ledger, Mark};
 use common::scene::{Scene, Teller};
-use common::{Image, open_rw, read_all, read_only, within};
+use common::{Image, open_ro, open_rw, read_all, read_only, within};
 use layouts::{CLUSTERS, LARGE, Layout, SMALL};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -224,6 +224,22 @@ pub fn note(name: &str, kills: u64, acknowledged: usize) {
     file.write_all(format!("{name} {kills} {acknowledged}\n").as_bytes()).unwrap();
 }
 
+/// Has e2fsck recover a copy, and us the image itself: both pass `check`, which is told who it was, and are clean.
+/// Returns whether there was something to recover.
+pub fn recovered_by_both(image: &Path, copy: &Path, what: &str, check: impl Fn(&Volume, &str)) -> bool {
+    Image::load(image).save(copy);
+    let repaired = oracle::e2fsck(copy, &["-fy"]);
+    assert!(repaired.status < 2, "{what}: {repaired:?}");
+    oracle::e2fsck_clean(copy);
+    check(&open_rw(Image::load(copy).device()), "e2fsck");
+    let volume = Volume::open(image, VolumeOptions::read_write()).unwrap();
+    let in_use = volume.recovery().needed || volume.recovery().log.is_some();
+    check(&volume, "us");
+    volume.close().unwrap();
+    oracle::e2fsck_clean(image);
+    in_use
+}
+
 /// A test, and the work of the processes that it starts.
 fn kills(name: &str, layout: Layout) {
     if let Some(image) = std::env::var_os(IMAGE) {
@@ -249,17 +265,8 @@ fn kills(name: &str, layout: Layout) {
             let check = |volume: &Volume, by: &str| {
                 ledger.check(volume).unwrap_or_else(|wrong| panic!("{what}, recovered by {by}: {wrong}"));
             };
-            Image::load(&image).save(&copy);
-            let repaired = oracle::e2fsck(&copy, &["-fy"]);
-            assert!(repaired.status < 2, "{what}: {repaired:?}");
-            oracle::e2fsck_clean(&copy);
-            check(&open_rw(Image::load(&copy).device()), "e2fsck");
-            let volume = Volume::open(&*image, VolumeOptions::read_write()).unwrap();
-            again += u64::from(volume.recovery().needed || volume.recovery().log.is_some());
-            check(&volume, "us");
-            known = base(&volume);
-            volume.close().unwrap();
-            oracle::e2fsck_clean(&image);
+            again += u64::from(recovered_by_both(&image, &copy, &what, check));
+            known = base(&open_ro(Image::load(&image).device()));
         }
         println!("{name}: {rounds} kills, {again} logs in use, {acknowledged} acknowledged");
         // If there are few kills, all may come before the work.

@@ -8,14 +8,14 @@ use super::model::{FLAGS, FOLDS, Id, Kind, Model, ROOT, Thing};
 use super::{SIZE, Walk, fold_root};
 use crate::common::crash::garbage_volume;
 use crate::common::{Image, open_rw, read_all, read_only, within};
-use crate::kill::{DRAWN, IMAGE, killed, note, number, or_end};
+use crate::kill::{DRAWN, IMAGE, killed, note, number, or_end, recovered_by_both};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 use uext4::{Caller, File, FileKind, Ino, InodeFlags, Node, OpenOptions, Volume, VolumeOptions};
-use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
+use uext4_testkit::{Need, Rng, Scratch, needs};
 
 /// The first letters of the names of each thread.
 const LETTERS: [u8; 3] = *b"ABC";
@@ -325,16 +325,7 @@ fn kills(name: &'static str, args: &'static [&'static str]) {
                     }
                 }
             };
-            Image::load(&image).save(&copy);
-            let repaired = oracle::e2fsck(&copy, &["-fy"]);
-            assert!(repaired.status < 2, "{what}: {repaired:?}");
-            oracle::e2fsck_clean(&copy);
-            check(&open_rw(Image::load(&copy).device()), "e2fsck");
-            let volume = Volume::open(&*image, VolumeOptions::read_write()).unwrap();
-            again += u64::from(volume.recovery().needed || volume.recovery().log.is_some());
-            check(&volume, "us");
-            volume.close().unwrap();
-            oracle::e2fsck_clean(&image);
+            again += u64::from(recovered_by_both(&image, &copy, &what, check));
         }
         println!("{name}: {rounds} kills, {again} logs in use, {steps} steps, {syncs} syncs");
         // If there are few kills, all may come before the work.
