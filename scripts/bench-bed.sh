@@ -16,9 +16,9 @@ bed() {
         echo "SKIP $1: needs $2 MiB of /dev/shm, $room are free" | tee -a "${UEXT4_SKIP_LOG:-/dev/null}"
         exit 0
     fi
-    # Always: a program that is older than its sources would be measured in their name.
-    [ -n "${UEXT4:-}" ] || cargo build --quiet --release -p uext4-cli
     . scripts/target.sh
+    # Always: a program that is older than its sources would be measured in their name.
+    [ -n "${UEXT4:-}" ] || build_command
     uext4=${UEXT4:-$target/release/uext4}
     # That of the tests (crates/testkit, guard/lock.rs).
     local locks=/tmp

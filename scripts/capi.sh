@@ -12,7 +12,7 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=libuext4.so.${version%%.*}
 
 build() {
-    cargo build --release --quiet -p uext4-capi
+    build_library
     mkdir -p "$out"
     cp "$target/release/libuext4_capi.a" "$out/libuext4.a"
     cp crates/capi/include/uext4.h "$out/uext4.h"

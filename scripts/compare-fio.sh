@@ -10,7 +10,7 @@ rounds=${1:-7}
 . scripts/target.sh
 uext4=${UEXT4:-$target/release/uext4}
 [ "$(id -u)" -eq 0 ] || { echo "compare-fio.sh: needs root (loop device, tmpfs)"; exit 1; }
-[ -n "${UEXT4:-}" ] || cargo build --release --quiet -p uext4-cli
+[ -n "${UEXT4:-}" ] || build_command
 scripts/fio-engine.sh
 engine=$target/fio/uext4.so
 work=$(mktemp -d)

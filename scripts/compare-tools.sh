@@ -14,7 +14,7 @@ uext4=${UEXT4:-$target/release/uext4}
 for program in mke2fs debugfs fuse2fs fio; do
     command -v "$program" > /dev/null || { echo "compare-tools.sh: needs $program"; exit 1; }
 done
-[ -n "${UEXT4:-}" ] || cargo build --release --quiet -p uext4-cli
+[ -n "${UEXT4:-}" ] || build_command
 scripts/fio-engine.sh
 engine=$target/fio/uext4.so
 work=$(mktemp -d /dev/shm/uext4-tools.XXXXXX)

@@ -26,7 +26,7 @@ maintainer=$(git log -1 --format='%an <%ae>' 2>/dev/null || true)
 [ -n "$maintainer" ] || maintainer="uext4 <root@$(hostname -f)>"
 
 command_files() {
-    cargo build --release --quiet -p uext4-cli
+    build_command
     local uext4=$target/release/uext4
     local completions=$tree/usr/share/bash-completion/completions
     local zsh=$tree/usr/share/zsh/vendor-completions fish=$tree/usr/share/fish/vendor_completions.d

@@ -31,7 +31,7 @@ export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:exitcode=99 UBSAN_OPTIONS=pr
 . scripts/examples-sqlite.sh
 
 build() {
-    scripts/capi.sh && cargo build --release --quiet -p uext4-cli || return 1
+    scripts/capi.sh && build_command || return 1
     mkdir -p "$out"
     local kind
     for kind in plain asan; do

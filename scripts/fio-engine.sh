@@ -34,7 +34,7 @@ if [ ! -e "$source/config-host.h" ]; then
     trap - EXIT
 fi
 
-cargo build --release --quiet -p uext4-capi
+build_library
 gcc -std=gnu99 -O2 -g -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Werror -D_GNU_SOURCE -shared -fPIC \
     -isystem "$source" -I crates/capi/include -o "$out/uext4.so.new" fio/uext4.c \
     "$target/release/libuext4_capi.a" -Wl,--version-script=fio/exports.map -lpthread -ldl -lm

@@ -15,7 +15,7 @@ uext4=${UEXT4:-$target/release/uext4}
 for program in mke2fs fuse2fs fio tar losetup python3; do
     command -v "$program" > /dev/null || { echo "mount-bench.sh: needs $program"; exit 1; }
 done
-[ -n "${UEXT4:-}" ] || cargo build --release --quiet -p uext4-cli
+[ -n "${UEXT4:-}" ] || build_command
 work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/uext4-mount-bench.XXXXXX")
 image=$work/image mnt=$work/mnt results=$work/results loop=
 mkdir "$mnt"

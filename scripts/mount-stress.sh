@@ -15,7 +15,7 @@ done
 all=${SECONDS_ALL:-600} seed=${SEED:-$(date +%s)}
 commit=$(git rev-parse --short HEAD)
 . scripts/target.sh
-[ -n "${UEXT4:-}" ] || cargo build --release --quiet -p uext4-cli
+[ -n "${UEXT4:-}" ] || build_command
 logs=$target/rounds/mount
 rm -rf "$logs"
 mkdir -p "$logs"

@@ -72,7 +72,7 @@ build() {
 }
 
 scripts/capi.sh
-cargo build --release --quiet -p uext4-cli
+build_command
 build
 home=$(mktemp -d -p "${TMPDIR:-/dev/shm}" uext4-sqlite.XXXXXX)
 trap 'rm -rf "$home"' EXIT

@@ -51,14 +51,12 @@ package_of() {
 # release_tests NAME: every test file of that name, as the release build. Such files are empty in debug builds
 # (`#![cfg(not(debug_assertions))]`): what they measure is the shipped code.
 release_tests() {
-    local file found=0
+    local file packages=()
     for file in crates/*/tests/"$1".rs; do
-        [ -e "$file" ] || continue
-        found=1
-        cargo test --release -p "$(package_of "$file")" --test "$1" -- \
-            --nocapture --test-threads=1 || return 1
+        [ ! -e "$file" ] || packages+=(-p "$(package_of "$file")")
     done
-    [ "$found" -eq 1 ] || { echo "no test file is named $1.rs"; return 1; }
+    [ "${#packages[@]}" -gt 0 ] || { echo "no test file is named $1.rs"; return 1; }
+    cargo test --release "${released[@]}" "${packages[@]}" --test "$1" -- --nocapture --test-threads=1
 }
 
 # results WORD [STEP]: the sum of the numbers before WORD in all `test result:` lines, as cargo test prints them, of one

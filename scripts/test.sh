@@ -8,9 +8,10 @@ cd "$(dirname "$0")/.."
 lint() { cargo clippy --workspace --all-targets --quiet -- -D warnings; }
 documents() {
     local pages=$target/doc/uext4
-    RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --quiet || return 1
+    local -x RUSTDOCFLAGS=-Dwarnings
+    cargo doc --workspace --no-deps --quiet || return 1
     # Once more with the pages of the other crates in place: rustdoc links only to pages that are there.
-    rm -r "$pages" && cargo doc -p uext4 --no-deps --quiet && face_names "$pages"
+    rm -r "$pages" && cargo doc --workspace --no-deps --quiet && face_names "$pages"
 }
 # face_names PAGES: a type that a call of the library takes or gives, but that the library does not name, is a link to
 # another crate. Methods of types from the crates below may take what users need not name (`hidden_names`).
@@ -24,6 +25,9 @@ face_names() {
         return 1
     fi
 }
+# With the packages of the step before, for which everything is built; asked for one package, cargo chooses other
+# features of the crates below, and builds that package and all it needs once more.
+built_tests() { cargo test --workspace --test suite -- "$@"; }
 # Tests named vm_ run in the step `vm`, those of mkfs_sweep in a step of their own.
 tests() { cargo test --workspace --no-fail-fast -- --skip vm_ --skip mkfs_sweep::; }
 # Judged by the installed version of e2fsprogs, and by a second one where its source can be fetched.
@@ -40,15 +44,15 @@ mkfs_sweep() {
             ;;
         *) return 1 ;;
     esac
-    cargo test -p uext4 --test suite -- mkfs_sweep::
+    built_tests mkfs_sweep::
 }
-# Models replace std's atomics in the whole dependency tree, so they have a build of their own.
+# Models replace std's atomics in the whole dependency tree, so they have a build of their own, one for all.
 models() {
-    local file
-    for file in crates/*/tests/loom*.rs; do
-        RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$target/loom cargo test --release -p "$(package_of "$file")" \
-            --test "$(basename "$file" .rs)" || return 1
+    local file packages=()
+    for file in crates/*/tests/loom.rs; do
+        packages+=(-p "$(package_of "$file")")
     done
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$target/loom cargo test --release "${packages[@]}" --test loom
 }
 
 step format cargo fmt --all --check

@@ -111,7 +111,8 @@ power_cut() {
     done
     kill -KILL "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
-    UEXT4_POWER_CUT=$cache cargo test --quiet -p uext4 --test suite -- power_cut::vm_ --nocapture --test-threads=1
+    # With the packages for which `make test` has built everything.
+    UEXT4_POWER_CUT=$cache cargo test --quiet --workspace --test suite -- power_cut::vm_ --nocapture --test-threads=1
 }
 
 with_guest=yes
