@@ -7,6 +7,7 @@ use crate::text;
 use crate::umount::served;
 use clap::{Args, ValueHint};
 use serde::Serialize;
+use serde_json::Number;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -55,15 +56,18 @@ struct Requests {
 struct Told {
     requests: BTreeMap<String, Requests>,
     volume: BTreeMap<String, u64>,
+    /// The metrics of each cache, without what is common to their names.
+    caches: BTreeMap<String, BTreeMap<String, u64>>,
     /// Metrics with one value.
-    values: BTreeMap<String, u64>,
+    values: BTreeMap<String, Number>,
 }
 
 #[derive(Serialize)]
 struct JsonStats<'t> {
     device: String,
-    values: &'t BTreeMap<String, u64>,
+    values: &'t BTreeMap<String, Number>,
     requests: BTreeMap<&'t str, JsonRequests>,
+    caches: &'t BTreeMap<String, BTreeMap<String, u64>>,
     volume: &'t BTreeMap<String, u64>,
 }
 
@@ -139,6 +143,12 @@ impl Told {
             if let (Some(counter), Ok(value)) = (named(labels, "counter"), value.parse()) {
                 told.volume.insert(counter.to_owned(), value);
             }
+            if let (Some(cache), Ok(value), Some(metric)) =
+                (named(labels, "cache"), value.parse(), name.strip_prefix("uext4_cache_"))
+            {
+                let metric = metric.trim_end_matches("_total").to_owned();
+                told.caches.entry(cache.to_owned()).or_default().insert(metric, value);
+            }
             let Some(kind) = named(labels, "kind") else { continue };
             let requests = told.requests.entry(kind.to_owned()).or_default();
             let whole = value.parse().unwrap_or_default();
@@ -166,6 +176,7 @@ impl Told {
             device: mount.source.to_string_lossy().into_owned(),
             values: &self.values,
             requests: requests.collect(),
+            caches: &self.caches,
             volume: &self.volume,
         }
     }
@@ -185,22 +196,22 @@ impl Told {
         let since = seconds.map_or("since the mount began".into(), |seconds| format!("in {seconds} s"));
         let source = text::visible(mount.source.as_encoded_bytes());
         writeln!(out, "{source} on {}, {since}", mount.point_text())?;
-        let value = |name: &str| self.values.get(name).copied().unwrap_or_default();
         writeln!(
             out,
             "process {}, {} threads ({} wait), {} of memory, {} descriptors; {} files known, {} open",
-            value("uext4_process_id"),
-            value("uext4_threads"),
-            value("uext4_threads_waiting"),
-            text::human(value("process_resident_memory_bytes") as f64),
-            value("process_open_fds"),
-            value("uext4_nodes"),
-            value("uext4_open_files"),
+            self.value("uext4_process_id"),
+            self.value("uext4_threads"),
+            self.value("uext4_threads_waiting"),
+            text::human(self.value("process_resident_memory_bytes")),
+            self.value("process_open_fds"),
+            self.value("uext4_nodes"),
+            self.value("uext4_open_files"),
         )?;
-        let layers = self.values.iter().filter(|(_, holds)| **holds == 1);
+        let layers = self.values.iter().filter(|(_, holds)| holds.as_u64() == Some(1));
         let layers: Vec<_> = layers.filter_map(|(name, _)| name.strip_prefix("uext4_sandbox_")).collect();
         let sandbox = if layers.is_empty() { "off".into() } else { layers.join(", ") };
-        writeln!(out, "sandbox: {sandbox}\n")?;
+        writeln!(out, "sandbox: {sandbox}")?;
+        self.screen_volume(before, out)?;
         writeln!(
             out,
             "{:16}{:>12}{:>10}{:>11}{:>11}{:>11}",
@@ -221,6 +232,65 @@ impl Told {
                 writeln!(out, "{name:40}{new:>12}")?;
             }
         }
+        Ok(())
+    }
+}
+
+impl Told {
+    /// A metric with one value; 0 if it was not told.
+    fn value(&self, name: &str) -> f64 {
+        self.values.get(name).and_then(Number::as_f64).unwrap_or_default()
+    }
+
+    /// Space, commits since `before`, and caches.
+    fn screen_volume(&self, before: &Told, out: &mut Out) -> Result<(), CliError> {
+        if self.values.contains_key("uext4_free_bytes") {
+            writeln!(
+                out,
+                "free: {} of {}, {} of {} inodes",
+                text::human(self.value("uext4_free_bytes")),
+                text::human(self.value("uext4_size_bytes")),
+                self.value("uext4_free_inodes"),
+                self.value("uext4_inodes"),
+            )?;
+        }
+        let new = |name: &str| (self.value(name) - before.value(name)).max(0.0);
+        let commits = new("uext4_commits_total");
+        write!(out, "commits: {commits}, {} blocks", new("uext4_commit_blocks_total"))?;
+        if commits > 0.0 {
+            let mean = duration(Some(new("uext4_commit_seconds_total") / commits));
+            let last = duration(Some(self.value("uext4_commit_last_seconds")));
+            write!(out, ", mean {mean}, last {last}")?;
+        }
+        writeln!(
+            out,
+            "; {} of late writes and {} of metadata wait\n",
+            text::human(self.value("uext4_late_write_bytes")),
+            text::human(self.value("uext4_metadata_waiting_bytes")),
+        )?;
+        writeln!(
+            out,
+            "{:16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}",
+            "cache", "entries", "bytes", "at most", "hits", "misses", "evictions"
+        )?;
+        for (name, cache) in &self.caches {
+            let value = |metric: &str| cache.get(metric).copied().unwrap_or_default();
+            let old = before.caches.get(name);
+            let new = |metric: &str| {
+                value(metric).saturating_sub(old.and_then(|old| old.get(metric).copied()).unwrap_or_default())
+            };
+            writeln!(
+                out,
+                "{name:16}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}",
+                value("entries"),
+                text::human(value("bytes") as f64),
+                text::human(value("budget_bytes") as f64),
+                new("hits"),
+                new("misses"),
+                new("evictions"),
+            )?;
+        }
+        writeln!(out)?;
         Ok(())
     }
 }
@@ -274,12 +344,16 @@ mod tests {
         uext4_request_seconds_bucket{kind=\"READ\",le=\"0.002\"} 98\n\
         uext4_request_seconds_bucket{kind=\"READ\",le=\"+Inf\"} 100\n\
         uext4_request_seconds_sum{kind=\"READ\"} 0.5\nuext4_request_seconds_count{kind=\"READ\"} 100\n\
-        uext4_request_errors_total{kind=\"READ\"} 3\nuext4_volume_total{counter=\"commits\"} 9\nnonsense\n";
+        uext4_request_errors_total{kind=\"READ\"} 3\nuext4_commit_seconds_total 0.25\n\
+        uext4_cache_hits_total{cache=\"names\"} 7\nuext4_cache_bytes{cache=\"names\"} 90\n\
+        uext4_volume_total{counter=\"commits\"} 9\nnonsense\n";
 
     #[test]
     fn text_for_prometheus_is_read() {
         let told = Told::parse(TEXT);
-        assert_eq!((told.values["uext4_threads"], told.volume["commits"]), (4, 9));
+        assert_eq!((told.values["uext4_threads"].as_u64(), told.volume["commits"]), (Some(4), 9));
+        assert_eq!(told.value("uext4_commit_seconds_total"), 0.25);
+        assert_eq!((told.caches["names"]["hits"], told.caches["names"]["bytes"]), (7, 90));
         let reads = &told.requests["READ"];
         assert_eq!((reads.count, reads.errors, reads.seconds), (100, 3, 0.5));
         assert_eq!((reads.quantile(0.5), reads.quantile(0.99)), (Some(0.001), Some(0.002)));

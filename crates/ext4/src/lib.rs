@@ -90,6 +90,7 @@ mod seam;
 mod xattr;
 
 pub use dir::{DirCookie, DirEntry};
+pub use face::caches::{CacheUse, Caches, Commits};
 pub use face::cursor::Cursor;
 pub use face::explain;
 pub use face::file::{File, MapIter};

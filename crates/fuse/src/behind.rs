@@ -156,6 +156,11 @@ impl Behind {
         Ok(behind)
     }
 
+    /// Memory of what waits.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.shared.state.lock().bytes
+    }
+
     /// Counts a change that is not late, of so many bytes.
     pub(crate) fn count(&self, length: usize) {
         let _granted = self.grants(length);

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+use uext4::{CacheUse, Volume};
 
 /// Kinds of requests that are told apart: opcodes below this.
 const KINDS: usize = 64;
@@ -108,6 +109,50 @@ pub(crate) fn head(out: &mut String, name: &str, kind: &str, help: &str) {
 pub(crate) fn single(out: &mut String, name: &str, kind: &str, help: &str, value: u64) {
     head(out, name, kind, help);
     let _written = writeln!(out, "{name} {value}");
+}
+
+/// What the caches hold and did, how commits went, and what is free, as Prometheus text.
+pub(crate) fn write_volume(volume: &Volume, out: &mut String) {
+    type Read = fn(&CacheUse) -> u64;
+    let caches = volume.caches();
+    let metrics: [(&str, &str, &str, Read); 6] = [
+        ("entries", "gauge", "Entries of a cache.", |cache| cache.entries),
+        ("bytes", "gauge", "Bytes that count against its budget.", |cache| cache.bytes),
+        ("budget_bytes", "gauge", "The most of these bytes.", |cache| cache.budget),
+        ("hits_total", "counter", "Look-ups that found an entry.", |cache| cache.hits),
+        ("misses_total", "counter", "Look-ups that had to read the volume.", |cache| cache.misses),
+        ("evictions_total", "counter", "Entries dropped to stay within the budget.", |cache| cache.evictions),
+    ];
+    for (name, kind, help, read) in metrics {
+        let name = format!("uext4_cache_{name}");
+        head(out, &name, kind, help);
+        for (label, cache) in
+            [("metadata", &caches.metadata), ("names", &caches.names), ("inodes", &caches.inodes)]
+        {
+            let _written = writeln!(out, "{name}{{cache=\"{label}\"}} {}", read(cache));
+        }
+    }
+    let waiting = caches.metadata_waiting;
+    single(out, "uext4_metadata_waiting_bytes", "gauge", "Metadata that waits for its place.", waiting);
+    let commits = volume.commits();
+    single(out, "uext4_commits_total", "counter", "Commits.", commits.count);
+    single(out, "uext4_commit_blocks_total", "counter", "Blocks that they wrote.", commits.blocks);
+    for (name, kind, help, took) in [
+        ("uext4_commit_seconds_total", "counter", "How long commits took together.", commits.total),
+        ("uext4_commit_last_seconds", "gauge", "How long the latest one took.", commits.last),
+    ] {
+        head(out, name, kind, help);
+        let _written = writeln!(out, "{name} {}", took.as_secs_f64());
+    }
+    // A volume whose descriptors are damaged has no free space that is known.
+    let Ok(space) = volume.statfs() else { return };
+    let bytes = |blocks: u64| blocks.saturating_mul(space.block_size.into());
+    single(out, "uext4_size_bytes", "gauge", "Room for data, used or free.", bytes(space.blocks));
+    single(out, "uext4_free_bytes", "gauge", "Free space.", bytes(space.free));
+    let available = bytes(space.available);
+    single(out, "uext4_available_bytes", "gauge", "Free space for users other than root.", available);
+    single(out, "uext4_inodes", "gauge", "Inodes, used or free.", space.inodes);
+    single(out, "uext4_free_inodes", "gauge", "Free inodes.", space.free_inodes);
 }
 
 /// The part of the thread that asks.

@@ -17,6 +17,7 @@ use crate::space::Tail;
 use crate::transaction::{Frozen, Transaction};
 use crate::{AbortCause, Error, Result, Tid};
 use std::sync::Arc;
+use std::time::Instant;
 use uext4_buffer::BufferPin;
 
 /// The result of a sync.
@@ -87,12 +88,16 @@ impl Journal {
     /// The running transaction becomes a committed one. The caller has the turn.
     fn commit_running(&self) -> Result<()> {
         let Some(transaction) = self.lock_running() else { return Ok(()) };
+        let began = Instant::now();
         probes::commit_start(transaction.tid);
         self.await_updates(&transaction)?;
         let frozen = transaction.freeze(&self.cache)?;
         let place = self.switch(&transaction, &frozen)?;
         self.write_log(place, &frozen)?;
         probes::commit(place.tid, place.blocks);
+        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.counters.commit_nanoseconds.add(took);
+        self.counters.last_commit_nanoseconds.set(took);
         self.finish(place, frozen)
     }
 

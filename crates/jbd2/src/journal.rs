@@ -130,15 +130,22 @@ pub(crate) struct Counters {
     /// Flushes started, and the latest one that has completed.
     pub flushes: Count,
     pub flushed: Count,
+    /// Of commits: together, and the latest.
+    pub commit_nanoseconds: Count,
+    pub last_commit_nanoseconds: Count,
 }
 
-/// A number that only grows.
+/// A counter. Only the duration of the latest commit is set anew.
 #[derive(Debug, Default)]
 pub(crate) struct Count(std::sync::atomic::AtomicU64);
 
 impl Count {
     pub(crate) fn add(&self, events: u64) -> u64 {
         self.0.fetch_add(events, std::sync::atomic::Ordering::SeqCst) + events
+    }
+
+    pub(crate) fn set(&self, to: u64) {
+        self.0.store(to, std::sync::atomic::Ordering::SeqCst);
     }
 
     pub(crate) fn raise(&self, to: u64) {
@@ -168,6 +175,10 @@ pub struct JournalStats {
     pub quiesces: u64,
     /// Transactions committed.
     pub commits: u64,
+    /// How long they took together, from the end of a transaction until it is durable.
+    pub commit_nanoseconds: u64,
+    /// How long the latest one took.
+    pub last_commit_nanoseconds: u64,
     /// Log blocks written for them.
     pub blocks_logged: u64,
     /// Times log space was freed.
@@ -552,6 +563,8 @@ impl Journal {
             start_waits: counters.start_waits.get(),
             quiesces: counters.quiesces.get(),
             commits: counters.commits.get(),
+            commit_nanoseconds: counters.commit_nanoseconds.get(),
+            last_commit_nanoseconds: counters.last_commit_nanoseconds.get(),
             blocks_logged: counters.blocks_logged.get(),
             checkpoints: counters.checkpoints.get(),
             home_writes: counters.home_writes.get(),

@@ -64,11 +64,15 @@ fn root_stats_count_requests_errors_and_latencies() {
     assert!(p50 > 0.0 && p50 <= p99 && p99 < 20.0, "{p50} {p99}");
     assert!(number(&after, "/volume/commits") >= 1.0, "{after}");
     assert!(number(&after, "/values/process_resident_memory_bytes") > 1e6, "{after}");
+    told_of_the_volume(&after, &mounted);
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", mounted.server.id())).unwrap().count();
     // One is the connection of who asks.
     assert_eq!(number(&after, "/values/process_open_fds"), descriptors as f64 + 1.0);
     let (code, screen, _) = uext4(&["stats", "--once"], mounted.path());
     assert!(code == Some(0) && screen.contains("CREATE") && screen.contains("p99"), "{screen}");
+    for line in ["free: ", "commits: ", "cache  ", "metadata  ", "names  ", "inodes  "] {
+        assert!(screen.lines().any(|found| found.starts_with(line)), "{line}: {screen}");
+    }
     // The socket at a path: plain, and by HTTP. Only its owner may open it.
     let ask = |question: &str| {
         let mut stream = UnixStream::connect(&socket).unwrap();
@@ -92,6 +96,36 @@ fn root_stats_count_requests_errors_and_latencies() {
     drop(file);
     mounted.unmount();
     volume.assert_clean();
+}
+
+/// Caches, commits and space are those of the volume with its 20 new files.
+fn told_of_the_volume(told: &str, mounted: &Mounted) {
+    let space = rustix::fs::statvfs(mounted.path()).unwrap();
+    for (path, expected) in [
+        ("/values/uext4_size_bytes", space.f_blocks * space.f_frsize),
+        ("/values/uext4_free_bytes", space.f_bfree * space.f_frsize),
+        ("/values/uext4_available_bytes", space.f_bavail * space.f_frsize),
+        ("/values/uext4_free_inodes", space.f_ffree),
+        // The file was synced, and others are not late for long.
+        ("/caches/metadata/evictions", 0),
+    ] {
+        assert_eq!(number(told, path), expected as f64, "{path}: {told}");
+    }
+    for cache in ["metadata", "names", "inodes"] {
+        let value = |name: &str| number(told, &format!("/caches/{cache}/{name}"));
+        assert!(value("bytes") <= value("budget_bytes") && value("budget_bytes") > 0.0, "{cache}: {told}");
+        assert!(value("hits") > 0.0 && value("misses") > 0.0, "{cache}: {told}");
+    }
+    // The root directory and the files; the names were looked up before they were made.
+    assert!(number(told, "/caches/inodes/entries") >= 21.0, "{told}");
+    assert!(number(told, "/caches/names/entries") >= 20.0, "{told}");
+    let commits = number(told, "/values/uext4_commits_total");
+    assert_eq!(commits, number(told, "/volume/commits"));
+    let [last, all] =
+        ["last_seconds", "seconds_total"].map(|name| number(told, &format!("/values/uext4_commit_{name}")));
+    assert!(last > 0.0 && last <= all && all < 20.0 * commits, "{told}");
+    assert!(number(told, "/values/uext4_commit_blocks_total") > 2.0, "{told}");
+    assert!(number(told, "/values/uext4_late_write_bytes") >= 0.0, "{told}");
 }
 
 /// Whether the superblock says that the journal is not empty.

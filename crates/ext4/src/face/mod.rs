@@ -1,6 +1,7 @@
 //! The face: the public API of the crate.
 
 mod attributes;
+pub(crate) mod caches;
 pub(crate) mod cursor;
 pub mod device;
 pub mod explain;

@@ -8,8 +8,9 @@
 //! Case-folded directories are left out: a name there has many spellings.
 
 use quick_cache::sync::Cache;
-use quick_cache::{Equivalent, Weighter};
+use quick_cache::{DefaultHashBuilder, Equivalent, Lifecycle, Weighter};
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use uext4_ondisk::Ino;
 
@@ -58,19 +59,59 @@ impl Weighter<Key, Option<Ino>> for Bytes {
     }
 }
 
+/// Counts evicted answers.
+#[derive(Clone)]
+struct Evictions(Arc<AtomicU64>);
+
+impl Lifecycle<Key, Option<Ino>> for Evictions {
+    type RequestState = ();
+
+    fn on_evict(&self, (): &mut (), _: Key, _: Option<Ino>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Look-ups in some directories.
+#[repr(align(64))]
+#[derive(Default)]
+struct Lookups {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// Counters are apart for so many directories: look-ups in one directory share its lock anyway.
+const PARTS: usize = 16;
+
+/// What a cache holds and did, as [`CacheUse`](crate::CacheUse) says.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Usage {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    pub(crate) budget: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) evictions: u64,
+}
+
 /// The answers of a volume, within a budget of bytes.
 pub(crate) struct KnownNames {
     /// `None` with a budget of 0.
-    answers: Option<Cache<Key, Option<Ino>, Bytes>>,
+    answers: Option<Cache<Key, Option<Ino>, Bytes, DefaultHashBuilder, Evictions>>,
     directories: AtomicU64,
+    lookups: [Lookups; PARTS],
+    evictions: Arc<AtomicU64>,
+    budget: u64,
 }
 
 impl KnownNames {
     pub(crate) fn new(budget: usize) -> KnownNames {
-        let bytes = budget as u64;
+        let (bytes, evictions) = (budget as u64, Arc::<AtomicU64>::default());
+        let entries = budget / (ANSWER as usize + 16);
+        let counted = Evictions(evictions.clone());
         let answers =
-            (budget > 0).then(|| Cache::with_weighter(budget / (ANSWER as usize + 16), bytes, Bytes));
-        KnownNames { answers, directories: AtomicU64::new(1) }
+            (budget > 0).then(|| Cache::with(entries, bytes, Bytes, DefaultHashBuilder::default(), counted));
+        let directories = AtomicU64::new(1);
+        KnownNames { answers, directories, lookups: Default::default(), evictions, budget: bytes }
     }
 
     /// A number for a directory that was just loaded.
@@ -81,7 +122,27 @@ impl KnownNames {
     /// The answer for a name, if it is known: `Some(None)` if the name is known to be absent. The names of the
     /// directory are locked.
     pub(crate) fn get(&self, directory: DirectoryId, name: &[u8]) -> Option<Option<Ino>> {
-        self.answers.as_ref()?.get(&Asked { directory, name })
+        let found = self.answers.as_ref()?.get(&Asked { directory, name });
+        let lookups = &self.lookups[directory.0 as usize % PARTS];
+        let counter = if found.is_some() { &lookups.hits } else { &lookups.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// What is held and was asked.
+    pub(crate) fn usage(&self) -> Usage {
+        let sum = |read: fn(&Lookups) -> &AtomicU64| -> u64 {
+            self.lookups.iter().map(|part| read(part).load(Ordering::Relaxed)).sum()
+        };
+        let answers = self.answers.as_ref();
+        Usage {
+            entries: answers.map_or(0, |answers| answers.len() as u64),
+            bytes: answers.map_or(0, Cache::weight),
+            budget: self.budget,
+            hits: sum(|part| &part.hits),
+            misses: sum(|part| &part.misses),
+            evictions: self.evictions.load(Ordering::Relaxed),
+        }
     }
 
     /// Puts an answer in. The names of the directory are locked.

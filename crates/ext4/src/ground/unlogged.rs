@@ -167,6 +167,7 @@ impl Unlogged {
             }
             batch.begun
         };
+        let writing = Instant::now();
         let written = match self.write_home(begun, &turns) {
             Ok(written) => written,
             Err(error) => {
@@ -185,8 +186,11 @@ impl Unlogged {
             std::mem::take(&mut batch.freed)
         };
         {
+            let took = u64::try_from(writing.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let mut counts = self.counts.lock();
             counts.commits += 1;
+            counts.commit_nanoseconds += took;
+            counts.last_commit_nanoseconds = took;
             counts.home_writes += written;
         }
         if let Some(hooks) = self.hooks.get() {

@@ -20,6 +20,7 @@
 use super::leave::{Leave, Leavers};
 use super::{Inode, value_refused};
 use crate::ground::error::Result;
+use crate::ground::known::Usage;
 use crate::ground::state::Ground;
 use foldhash::fast::RandomState;
 use parking_lot::{Condvar, Mutex};
@@ -93,6 +94,21 @@ impl Ext4State {
         let table = self.inodes.shard(ino).table.lock();
         let is_nameless = || table.nameless.get(&ino).and_then(Weak::upgrade).is_some();
         table.entries.contains_key(&ino) || is_nameless()
+    }
+
+    /// What is in memory and was asked for.
+    pub(crate) fn inode_usage(&self) -> Usage {
+        let cache = &self.inodes;
+        let bytes = cache.unused_bytes.load(Ordering::Relaxed) as u64;
+        let mut usage = Usage { bytes, budget: cache.budget as u64, ..Usage::default() };
+        for shard in &cache.shards {
+            let table = shard.table.lock();
+            usage.entries += table.entries.len() as u64;
+            usage.hits += table.hits;
+            usage.misses += table.misses;
+            usage.evictions += table.evictions;
+        }
+        usage
     }
 
     /// From now on inodes stay until their times are written: the volume is open for writing.
@@ -178,6 +194,9 @@ struct Table {
     turns: u64,
     /// Being loaded, with the lock released.
     loading: HashSet<Ino>,
+    hits: u64,
+    misses: u64,
+    evictions: u64,
 }
 
 struct Entry {
@@ -217,9 +236,13 @@ impl InodeCache {
 
     #[inline]
     fn find(&self, ino: Ino) -> Option<Arc<Inode>> {
-        if let Some(Entry { inode, unused: None, .. }) = self.shard(ino).table.lock().entries.get(&ino) {
-            return Some(inode.clone());
+        let mut table = self.shard(ino).table.lock();
+        if let Some(Entry { inode, unused: None, .. }) = table.entries.get(&ino) {
+            let inode = inode.clone();
+            table.hits += 1;
+            return Some(inode);
         }
+        drop(table);
         self.find_unused(ino)
     }
 
@@ -235,9 +258,11 @@ impl InodeCache {
     /// must share one gate and one mapping. If the load fails, the next waiter tries.
     #[inline]
     pub(super) fn get(&self, ino: Ino, load: impl FnOnce() -> Result<Inode>) -> Result<Arc<Inode>> {
-        let table = self.shard(ino).table.lock();
+        let mut table = self.shard(ino).table.lock();
         if let Some(Entry { inode, unused: None, .. }) = table.entries.get(&ino) {
-            return Ok(inode.clone());
+            let inode = inode.clone();
+            table.hits += 1;
+            return Ok(inode);
         }
         drop(table);
         self.get_unused(ino, load)
@@ -254,6 +279,7 @@ impl InodeCache {
                 return Ok(inode);
             }
             if table.loading.insert(ino) {
+                table.misses += 1;
                 break;
             }
             shard.loaded.wait(&mut table);
@@ -271,8 +297,11 @@ impl InodeCache {
     /// The inode if it is here; it counts as used from now on.
     fn take(&self, table: &mut Table, ino: Ino, evicted: &mut Vec<Arc<Inode>>) -> Option<Arc<Inode>> {
         let Some(entry) = table.entries.get_mut(&ino) else {
-            return table.nameless.get(&ino).and_then(Weak::upgrade);
+            let inode = table.nameless.get(&ino).and_then(Weak::upgrade);
+            table.hits += u64::from(inode.is_some());
+            return inode;
         };
+        table.hits += 1;
         let inode = entry.inode.clone();
         if let Some(bytes) = entry.unused.take() {
             self.unused_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -308,6 +337,7 @@ impl InodeCache {
             let Some((_, ino)) = table.unused.pop_first() else { break };
             let Some(entry) = table.entries.remove(&ino) else { continue };
             self.unused_bytes.fetch_sub(entry.unused.unwrap_or(0), Ordering::Relaxed);
+            table.evictions += 1;
             evicted.push(entry.inode);
         }
     }

@@ -17,7 +17,7 @@ use crate::options::ServeOptions;
 use crate::owners::{Ids, Owners};
 use crate::reply::{Errno, Outcome};
 use crate::request::Request;
-use crate::stats::{head, single};
+use crate::stats::{head, single, write_volume};
 use crate::table::{Handles, Nodes};
 use crate::transport::Channel;
 use crate::wire::{self, OutHeader, op};
@@ -197,6 +197,9 @@ impl Served {
         for (name, value) in self.volume.stats().iter() {
             out.push_str(&format!("uext4_volume_total{{counter=\"{name}\"}} {value}\n"));
         }
+        let late = self.behind.waiting_bytes() as u64;
+        single(out, "uext4_late_write_bytes", "gauge", "Memory of acknowledged writes that wait.", late);
+        write_volume(&self.volume, out);
     }
 
     /// Undoes what the kernel did not take.
