@@ -119,6 +119,10 @@ macro_rules! plays {
 plays! {
     append: SMALL true, one_file, append;
     append_durable: SMALL true, one_file, append_durable;
+    together: SMALL true, two_files, together;
+    together_with_quota: QUOTA false, two_files, together;
+    together_inside_inodes: INLINE false, two_files, together;
+    together_in_large_blocks: LARGE false, two_files, together;
     append_bytes: LARGE true, one_file, append_bytes;
     first_writes: SMALL true, unwritten, first_writes;
     fill_holes: SUMS_2 true, holes, fill_holes;

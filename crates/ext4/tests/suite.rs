@@ -97,6 +97,7 @@ mod stress_change;
 mod target;
 mod tick;
 mod times;
+mod together;
 mod traced;
 mod tree_changes;
 mod tree_limits;

@@ -1,12 +1,13 @@
 //! Writes that are acknowledged before they are on the device, as from a page cache: the data waits in memory, and
-//! threads write it, each file in order, neighbouring pieces as one. Whoever asks about a file waits for it first.
+//! threads write it, each file in order, neighbouring pieces as one, and the ends of short files together. Whoever asks
+//! about a file waits for it first.
 //!
 //! An acknowledged write is durable after a sync, as with the kernel's cache. An error of a late write is told by the
 //! next sync of each open file, once, and by the next sync of the volume. Space is certain: near the end of it, writes
 //! are not late ([`Behind::grants`]).
 
 use crate::reply::{Errno, Outcome};
-use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,6 +29,10 @@ const PIECE_MIN: usize = 16 << 10;
 const ALONE: usize = 64 << 10;
 /// Threads that write.
 const THREADS: usize = 4;
+/// So many bytes are worth a request of the device at once, together with others.
+const TOGETHER: usize = 1 << 20;
+/// How long less than that waits for more, unless somebody waits for it.
+const REST: Duration = Duration::from_millis(100);
 /// Bytes of the volume that late writes leave free, at most a sixteenth: for what is made meanwhile and not counted.
 const SPARE: u64 = 32 << 20;
 /// How long writes are not late after one has failed: the next ones shall fail themselves.
@@ -79,7 +84,14 @@ struct Shared {
 #[derive(Default)]
 struct State {
     files: HashMap<u64, Late>,
-    ready: VecDeque<u64>,
+    /// Those that nobody writes yet, in order, and since when.
+    ready: VecDeque<(u64, Instant)>,
+    /// Those of them that somebody waits for.
+    urgent: VecDeque<u64>,
+    /// How many callers wait for all.
+    hurried: usize,
+    /// Bytes of data that nobody writes yet.
+    resting: usize,
     /// Bytes of memory.
     bytes: usize,
     /// Number of the latest piece.
@@ -149,8 +161,8 @@ impl Behind {
             spare: SPARE.min(geometry.blocks_count() * block / 16),
         };
         for _ in 0..THREADS {
-            let shared = shared.clone();
-            let write = move || shared.write_all();
+            let (shared, volume) = (shared.clone(), volume.clone());
+            let write = move || shared.write_all(&volume);
             behind.threads.push(std::thread::Builder::new().name("uext4-behind".into()).spawn(write)?);
         }
         Ok(behind)
@@ -200,13 +212,14 @@ impl Behind {
         let alone = data.len() >= ALONE;
         let mut memory = if alone { self.filled(data, data.len()) } else { None };
         let mut state = self.shared.state.lock();
-        while state.bytes > BUDGET {
-            self.shared.done.wait(&mut state);
+        if state.bytes > BUDGET {
+            self.shared.wait_hurried(&mut state, |state| state.bytes > BUDGET);
         }
         if state.failed_at.is_some_and(|then| then.elapsed() < AFTER_FAILURE) {
             return false;
         }
         if !alone && state.joins(to, pos, data) {
+            self.shared.rested(&mut state, data.len());
             return true;
         }
         if !alone {
@@ -220,8 +233,8 @@ impl Behind {
         let piece = Piece { to: to.clone(), pos, memory, length: data.len(), number: state.latest };
         if state.add(piece) {
             self.shared.waiting.fetch_add(1, Ordering::Release);
-            self.shared.work.notify_one();
         }
+        self.shared.rested(&mut state, data.len());
         true
     }
 
@@ -240,6 +253,9 @@ impl Behind {
         let mut state = self.shared.state.lock();
         let latest = state.latest;
         while state.files.get(&id).is_some_and(|late| late.oldest <= latest) {
+            if state.hurry(id) {
+                self.shared.work.notify_one();
+            }
             self.shared.done.wait(&mut state);
         }
     }
@@ -257,9 +273,7 @@ impl Behind {
     pub(crate) fn wait_for_all(&self) {
         let mut state = self.shared.state.lock();
         let latest = state.latest;
-        while state.files.values().any(|late| late.oldest <= latest) {
-            self.shared.done.wait(&mut state);
-        }
+        self.shared.wait_hurried(&mut state, |state| state.files.values().any(|late| late.oldest <= latest));
     }
 
     /// The range of bytes in which those lie that wait for this node.
@@ -365,7 +379,7 @@ impl State {
             }
             Entry::Vacant(none) => {
                 none.insert(Late { oldest: piece.number, pieces: VecDeque::from([piece]), range });
-                self.ready.push_back(id);
+                self.ready.push_back((id, Instant::now()));
                 true
             }
         }
@@ -378,52 +392,148 @@ impl State {
     }
 }
 
+/// What a thread writes next: pieces of several files, each file in order.
+type Batch = Vec<(u64, VecDeque<Piece>)>;
+
+impl State {
+    /// A file that somebody waits for comes first. Returns whether nobody writes it yet.
+    fn hurry(&mut self, id: u64) -> bool {
+        // Those that were made last are asked for first.
+        let Some(place) = self.ready.iter().rposition(|(ready, _)| *ready == id) else { return false };
+        self.ready.remove(place);
+        self.urgent.push_back(id);
+        true
+    }
+
+    /// Takes what is to be written now, or tells when that will be.
+    fn next(&mut self) -> Result<Batch, Option<Instant>> {
+        if let Some(id) = self.urgent.pop_front() {
+            return Ok(vec![(id, self.take(id))]);
+        }
+        let Some((_, since)) = self.ready.front() else { return Err(None) };
+        let due = *since + REST;
+        let enough = self.resting >= TOGETHER || self.hurried > 0 || self.ending;
+        if !enough && due > Instant::now() {
+            return Err(Some(due));
+        }
+        let (mut batch, mut bytes) = (Batch::new(), 0);
+        while bytes < TOGETHER
+            && let Some((id, _)) = self.ready.pop_front()
+        {
+            let pieces = self.take(id);
+            bytes += pieces.iter().map(|piece| piece.length).sum::<usize>();
+            batch.push((id, pieces));
+        }
+        Ok(batch)
+    }
+
+    /// The pieces of a file. Nobody else gets it: it is not ready again until it is written.
+    fn take(&mut self, id: u64) -> VecDeque<Piece> {
+        let pieces = self.files.get_mut(&id).map(|late| std::mem::take(&mut late.pieces)).unwrap_or_default();
+        self.resting -= pieces.iter().map(|piece| piece.length).sum::<usize>();
+        pieces
+    }
+}
+
 impl Shared {
-    /// A thread: writes what is ready, until the end.
-    fn write_all(&self) {
-        let mut state = self.state.lock();
-        loop {
-            let Some(id) = state.ready.pop_front() else {
-                if state.ending {
-                    return;
-                }
-                self.work.wait(&mut state);
-                continue;
-            };
-            // Nobody else has it: it is not ready again until it is written.
-            let pieces =
-                state.files.get_mut(&id).map(|late| std::mem::take(&mut late.pieces)).unwrap_or_default();
-            drop(state);
-            let bytes: usize = pieces.iter().map(|piece| piece.memory.len()).sum();
-            let mut failure = None;
-            for piece in pieces {
-                // The piece is dropped without the lock: it may be the last user of a file without a name.
-                let write = move || piece.to.file.write_noted_at(&piece.memory[..piece.length], piece.pos);
-                // A panic is a fault of this program. Whoever waits must not wait for ever.
-                let panicked = |_| Err(uext4::Error::Invalid("a late write panicked".into()));
-                if let Err(error) = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(panicked) {
-                    failure.get_or_insert(error);
-                }
-            }
-            state = self.state.lock();
-            if let Some(error) = failure {
-                state.note_failure(id, error);
-            }
-            state.bytes -= bytes;
-            self.leave(&mut state, id);
-            self.done.notify_all();
+    /// So many bytes more wait. A thread is told of the first ones, and when there are enough.
+    fn rested(&self, state: &mut State, bytes: usize) {
+        let before = state.resting;
+        state.resting += bytes;
+        if before == 0 || before / TOGETHER < state.resting / TOGETHER {
+            self.work.notify_one();
         }
     }
 
-    /// A file's pieces are written. It is ready again if there are more.
-    fn leave(&self, state: &mut State, id: u64) {
-        let Some(late) = state.files.get_mut(&id) else { return };
-        if let Some(next) = late.pieces.front() {
-            late.oldest = next.number;
-            state.ready.push_back(id);
+    /// Waits while this holds; nothing rests meanwhile.
+    fn wait_hurried(&self, state: &mut MutexGuard<'_, State>, holds: impl Fn(&State) -> bool) {
+        if !holds(state) {
             return;
         }
-        state.files.remove(&id);
-        self.waiting.fetch_sub(1, Ordering::Release);
+        state.hurried += 1;
+        self.work.notify_all();
+        while holds(state) {
+            self.done.wait(state);
+        }
+        state.hurried -= 1;
     }
+
+    /// A thread: writes what is due, until the end.
+    fn write_all(&self, volume: &Volume) {
+        let mut state = self.state.lock();
+        loop {
+            match state.next() {
+                Ok(batch) => {
+                    if !state.ready.is_empty() || !state.urgent.is_empty() {
+                        // This thread may be long.
+                        self.work.notify_one();
+                    }
+                    drop(state);
+                    let bytes =
+                        batch.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.memory.len()).sum();
+                    let ids: Vec<u64> = batch.iter().map(|(id, _)| *id).collect();
+                    let failures = write_batch(volume, batch);
+                    state = self.state.lock();
+                    for (id, error) in failures {
+                        state.note_failure(id, error);
+                    }
+                    self.wrote(&mut state, &ids, bytes);
+                }
+                Err(None) if state.ending => return,
+                Err(None) => self.work.wait(&mut state),
+                Err(Some(due)) => drop(self.work.wait_until(&mut state, due)),
+            }
+        }
+    }
+
+    /// These files' pieces are written. They are ready again if there are more.
+    fn wrote(&self, state: &mut State, ids: &[u64], bytes: usize) {
+        state.bytes -= bytes;
+        for id in ids {
+            let Some(late) = state.files.get_mut(id) else { continue };
+            if let Some(next) = late.pieces.front() {
+                late.oldest = next.number;
+                state.ready.push_back((*id, Instant::now()));
+            } else {
+                state.files.remove(id);
+                self.waiting.fetch_sub(1, Ordering::Release);
+            }
+        }
+        self.done.notify_all();
+    }
+}
+
+/// Writes the pieces of several files: single short ones together. Returns what failed.
+fn write_batch(volume: &Volume, batch: Batch) -> Vec<(u64, uext4::Error)> {
+    // A panic is a fault of this program. Whoever waits must not wait for ever.
+    let panicked = || uext4::Error::Invalid("a late write panicked".into());
+    let mut failures = Vec::new();
+    let is_short = |pieces: &VecDeque<Piece>| pieces.len() == 1 && pieces[0].length < ALONE;
+    let (short, long): (Batch, Batch) = batch.into_iter().partition(|(_, pieces)| is_short(pieces));
+    let together = || {
+        let writes: Vec<_> = short
+            .iter()
+            .flat_map(|(_, pieces)| pieces)
+            .map(|piece| (&piece.to.file, &piece.memory[..piece.length], piece.pos))
+            .collect();
+        volume.write_noted_together(&writes)
+    };
+    match catch_unwind(AssertUnwindSafe(together)) {
+        Ok(results) => {
+            let failed = short.iter().zip(results).filter_map(|((id, _), result)| Some((*id, result.err()?)));
+            failures.extend(failed);
+        }
+        Err(_) => failures.extend(short.iter().map(|(id, _)| (*id, panicked()))),
+    }
+    for (id, pieces) in long {
+        let mut failure = None;
+        for piece in pieces {
+            let write = move || piece.to.file.write_noted_at(&piece.memory[..piece.length], piece.pos);
+            if let Err(error) = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| Err(panicked())) {
+                failure.get_or_insert(error);
+            }
+        }
+        failures.extend(failure.map(|error| (id, error)));
+    }
+    failures
 }

@@ -117,6 +117,25 @@ impl<F: FileSystem> Engine<F> {
         Ok((guard, plan))
     }
 
+    /// The data of an extending write is complete: its blocks are converted, and the file gets its new size.
+    pub(crate) fn end_extension(
+        &self,
+        inode: &F::Inode,
+        guard: &InodeGuard<'_>,
+        extension: F::Extension,
+        fresh: Option<Fresh<F>>,
+        size: u64,
+    ) -> Result<(), F::Error> {
+        let mut filled = Filled::of(fresh.into_iter().collect());
+        let reserves = filled.as_mut().map_or_else(Vec::new, Filled::take_reserves);
+        let blocks = filled.as_ref().map_or(&[][..], Filled::blocks);
+        self.counters.bump(Counter::Extensions);
+        if !blocks.is_empty() {
+            self.counters.bump(Counter::Conversions);
+        }
+        self.fs.extend_end(inode, guard, extension, Extended::Complete { size, blocks, reserves })
+    }
+
     /// Allocates the holes of a request under the exclusive gate, for a write that continues under the shared gate.
     pub(crate) fn allocate_exclusively(
         &self,
@@ -164,22 +183,17 @@ impl<F: FileSystem> Writing<'_, F> {
             JournalWork::None | JournalWork::Handle => self.send(),
             JournalWork::Extend => {
                 let extension = fs.extend_begin(inode, self.request.range)?;
-                let mut filled = match self.fill() {
-                    Ok(fresh) => Filled::of(fresh.into_iter().collect()),
+                match self.fill() {
+                    Ok(fresh) => {
+                        let size = self.request.range.end().max(self.file.state().size());
+                        self.engine.end_extension(inode, self.guard, extension, fresh, size)
+                    }
                     Err(error) => {
                         // The first failure is reported; a file system that cannot clean up either aborts itself.
                         let _of_less_interest = fs.extend_end(inode, self.guard, extension, Extended::Failed);
-                        return Err(error);
+                        Err(error)
                     }
-                };
-                let reserves = filled.as_mut().map_or_else(Vec::new, Filled::take_reserves);
-                let blocks = filled.as_ref().map_or(&[][..], Filled::blocks);
-                let size = self.request.range.end().max(self.file.state().size());
-                self.engine.counters.bump(Counter::Extensions);
-                if !blocks.is_empty() {
-                    self.engine.counters.bump(Counter::Conversions);
                 }
-                fs.extend_end(inode, self.guard, extension, Extended::Complete { size, blocks, reserves })
             }
             _ => {
                 let fresh = self.fill()?;

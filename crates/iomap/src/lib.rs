@@ -59,6 +59,7 @@ mod thread_slot;
 #[allow(missing_docs)]
 #[cfg(loom)]
 pub mod thread_slot;
+mod together;
 mod turns;
 pub mod write_plan;
 
@@ -80,3 +81,4 @@ pub use sync::Fence;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use sync::heavy_fences;
+pub use together::NotedWrite;

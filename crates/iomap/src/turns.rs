@@ -148,6 +148,12 @@ impl Turns {
         }
     }
 
+    /// Becomes the holder of a gate that nobody holds. It is open.
+    pub(crate) fn try_take(&self) -> bool {
+        let mut line = self.line.lock();
+        !std::mem::replace(&mut line.held, true)
+    }
+
     /// Counts one more hold by the borrower.
     pub(crate) fn count_lent(&self) {
         self.lent_holds.store(self.lent_holds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -294,3 +294,45 @@ fn a_panic_while_a_lease_ends_leaves_the_gate_to_others() {
         drop(gate.lock_exclusive(true, &mut || {}));
     }
 }
+
+/// A gate that is free is taken without waiting; whoever else uses it is not waited for.
+#[test]
+fn a_visit_is_not_waited_for() {
+    let gate = InodeGate::new();
+    let taken = |gate: &InodeGate| gate.try_visit_exclusive().map(|held| held.is_exclusive());
+    let elsewhere =
+        |gate: &InodeGate| std::thread::scope(|scope| scope.spawn(|| taken(gate)).join().unwrap());
+    // Unused: each thread may, since the one before was only a visitor.
+    assert_eq!([taken(&gate), elsewhere(&gate), taken(&gate)], [Some(true); 3]);
+    let inside = gate.try_lock_shared(true).unwrap();
+    assert_eq!([taken(&gate), elsewhere(&gate)], [None; 2], "somebody is inside");
+    drop(inside);
+    assert_eq!([elsewhere(&gate), taken(&gate)], [Some(true); 2], "it is shared, and free again");
+    let alone = gate.lock_exclusive(true, &mut || {});
+    assert_eq!(elsewhere(&gate), None, "it is held");
+    drop(alone);
+    let held = gate.try_visit_exclusive().unwrap();
+    std::thread::scope(|scope| {
+        assert!(scope.spawn(|| gate.try_lock_shared(true).is_err()).join().unwrap(), "nobody comes in");
+    });
+    drop(held);
+    // Lent to a thread that has held it again and again.
+    (0..20).for_each(|_| drop(gate.lock_exclusive(true, &mut || {})));
+    assert!(gate.is_lent());
+    assert_eq!([taken(&gate), elsewhere(&gate), elsewhere(&gate)], [Some(true); 3]);
+    let lent = {
+        (0..200).for_each(|_| drop(gate.lock_exclusive(true, &mut || {})));
+        assert!(gate.is_lent());
+        gate.lock_exclusive(true, &mut || {})
+    };
+    assert_eq!(elsewhere(&gate), None, "the borrower holds it");
+    drop(lent);
+    // A request that another thread has in flight.
+    let cell = gate.register(&mut || {});
+    gate.enter(&cell).unwrap();
+    gate.leave(&cell);
+    assert_eq!([taken(&gate), elsewhere(&gate)], [None; 2], "a request is in flight");
+    gate.complete(&cell);
+    assert_eq!([taken(&gate), elsewhere(&gate)], [Some(true); 2]);
+    gate.unregister(&cell);
+}

@@ -102,9 +102,7 @@ fn root_a_killed_server_leaves_a_volume_that_recovers() {
         for number in 0..20 {
             let file = std::fs::File::create(mounted.at(name(number))).unwrap();
             file.write_all_at(&[number as u8; 5000], 0).unwrap();
-            if number == 19 {
-                file.sync_all().unwrap();
-            }
+            file.sync_all().unwrap();
             std::fs::write(mounted.at(format!("lost-{number}")), "may be lost").unwrap();
         }
         mounted.signal(Signal::KILL);

@@ -195,6 +195,20 @@ impl Scene {
         self.write(path, self.size(path), length, flags);
     }
 
+    /// Writes of several files, noted before, with few requests of the device.
+    pub fn together(&mut self, writes: &[(&str, u64, u64)]) {
+        let bytes: Vec<_> =
+            writes.iter().map(|&(path, pos, length)| self.next_bytes(path, pos, length)).collect();
+        let writes: Vec<_> = writes
+            .iter()
+            .zip(&bytes)
+            .map(|(&(path, pos, length), bytes)| (&self.files[path].file, &bytes[..length as usize], pos))
+            .collect();
+        for (write, result) in writes.iter().zip(self.volume.write_noted_together(&writes)) {
+            result.unwrap_or_else(|error| panic!("{} bytes at {}: {error}", write.1.len(), write.2));
+        }
+    }
+
     /// Several writes at once through a queue, in order of completion.
     pub fn queued(&mut self, path: &str, writes: &[(u64, u64)], flags: WriteFlags) {
         let mut queue = self.volume.queue(QueueOptions::depth(8)).unwrap();

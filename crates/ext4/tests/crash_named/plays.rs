@@ -68,6 +68,27 @@ pub fn append_bytes(scene: &mut Scene, _: Layout) {
     }
 }
 
+/// Ends of several files at once, some of which grow again, are removed or synced.
+pub fn together(scene: &mut Scene, _: Layout) {
+    for round in 0..6 {
+        let paths: Vec<String> = (0..7).map(|number| format!("/t{round}{number}")).collect();
+        paths.iter().for_each(|path| scene.create(path));
+        let mut writes: Vec<_> =
+            paths.iter().map(|path| (path.as_str(), 0, 1 + scene.rng.below(5000))).collect();
+        // Not at an end, behind a hole, a second one of a file.
+        let size = scene.size("/a");
+        writes.insert(2, ("/a", scene.rng.below(size - 700), 700));
+        writes.insert(4, ("/b", scene.size("/b") + scene.rng.below(9000), 3000));
+        writes.push((&paths[1], writes[1].2, 800));
+        scene.together(&writes);
+        scene.sync(&paths[round]);
+        scene.remove(&paths[6], false);
+        if round % 3 == 2 {
+            scene.commit(&[&paths[6]]);
+        }
+    }
+}
+
 pub fn unwritten(scene: &mut Scene, _: Layout) {
     files(scene, &[("/a", 0)]);
     scene.fallocate("/a", Fallocate::Allocate, 0, 400_000);

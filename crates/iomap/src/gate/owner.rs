@@ -4,9 +4,10 @@
 //! or a size change is a *visit*: a thread that became owner by a visit gives the gate up when the visit ends, and the
 //! next thread becomes the owner.
 
-use super::{HELD, InodeGate, InodeGuard, NOBODY, VISIT};
-use crate::sync::Ordering;
+use super::{CLOSED, HELD, InodeGate, InodeGuard, NOBODY, VISIT};
+use crate::sync::{Ordering, heavy_fence};
 use crate::thread_slot::{OWNED_SLOTS, thread_slot};
+use std::marker::PhantomData;
 
 impl InodeGate {
     /// Makes the calling thread the owner of an unused gate.
@@ -27,6 +28,30 @@ impl InodeGate {
             held.amount |= VISIT;
         }
         held
+    }
+
+    /// [`InodeGate::visit_exclusive`] with nothing in flight, unless it had to wait for another thread.
+    pub fn try_visit_exclusive(&self) -> Option<InodeGuard<'_>> {
+        let slot = thread_slot();
+        if let Some(mut held) = self.lock_alone(slot).or_else(|| self.lock_lent(slot)) {
+            if held.amount == HELD {
+                held.amount |= VISIT;
+            }
+            return Some(held);
+        }
+        if !self.join() || !self.turns.try_take() {
+            return None;
+        }
+        if !self.revoke() {
+            self.turns.give_up();
+            return None;
+        }
+        // As of a hold in turn.
+        self.exclusive.store(CLOSED, Ordering::SeqCst);
+        heavy_fence();
+        let cell = self.shared_cell_of(slot);
+        let guard = InodeGuard { gate: self, cell, slot, amount: 0, _not_send: PhantomData };
+        self.quiet(!0).then_some(guard)
     }
 
     /// Ends a visit of the calling thread: if it owns the gate and no other thread has used it, the next thread becomes
