@@ -130,6 +130,8 @@ pub enum Command {
 const DEVICES: [&str; 8] = ["base", "device", "devices", "journal", "operand", "operands", "paths", "words"];
 /// Those that may also name a file of the host: they name a device only if a path inside follows.
 const MIXED: [&str; 2] = ["paths", "words"];
+/// Commands of which the first word is no device, but what is to be set.
+const SETTERS: [&str; 3] = ["chattr", "chmod", "chown"];
 /// Arguments that name result files. [`json_file`] is another.
 const OUTPUTS: [&str; 3] = ["svg", "output", "html"];
 
@@ -161,7 +163,7 @@ pub fn execute(arguments: Vec<OsString>, watchers: Watchers) -> ExitCode {
     let Some((name, matches)) = matches.subcommand() else { return ExitCode::FAILURE };
     let json = path(matches, "json").is_some();
     let globals = journals(matches).and_then(|journals| {
-        let overlay = open::overlay(matches, &volumes(matches))?;
+        let overlay = open::overlay(matches, &volumes(name, matches))?;
         Ok(Globals { command: name.to_owned(), json, journals, overlay, watchers })
     });
     globals
@@ -221,11 +223,12 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
 }
 
 /// The devices of the volumes that a command is about.
-fn volumes(matches: &ArgMatches) -> Vec<DeviceSpec> {
+fn volumes(command: &str, matches: &ArgMatches) -> Vec<DeviceSpec> {
     let named = DEVICES.iter().filter(|argument| **argument != "journal").flat_map(|argument| {
         let words = matches.try_get_raw(argument).ok().flatten().into_iter().flatten();
         let targets = words.filter_map(|word| Target::parse_bytes(word.as_bytes()).ok());
-        targets.filter(|target| target.path.is_some() || !MIXED.contains(argument))
+        let mixed = MIXED.contains(argument) || SETTERS.contains(&command);
+        targets.filter(move |target| target.path.is_some() || !mixed)
     });
     named.map(|target| target.spec).collect()
 }
