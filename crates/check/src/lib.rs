@@ -34,10 +34,12 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod areas;
 mod badblocks;
 mod bitmaps;
 mod bits;
 mod claims;
+mod compare;
 mod dir;
 mod duplicates;
 mod encryption;
@@ -60,6 +62,8 @@ mod tree;
 mod workers;
 mod xattr;
 
+pub use areas::Areas;
+pub use compare::{Changes, Compare, Difference, Fate, NextChange, Unknown};
 pub use kinds::KINDS;
 pub use options::{CheckOptions, THREADS_MAX};
 pub use progress::{Pass, Progress};

@@ -1,5 +1,7 @@
 //! `uext4 overlay`: what is in an overlay file, and what becomes of it.
 
+mod diff;
+
 use crate::args::{Globals, JsonArgs, choice};
 use crate::error::CliError;
 use crate::open::device;
@@ -10,7 +12,7 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use uext4::device::overlay;
 
 /// `uext4 overlay`.
@@ -18,6 +20,11 @@ use uext4::device::overlay;
 #[command(after_long_help = "\
 An overlay file keeps the changes of a device that is only read: `--overlay FILE` of the other commands, or
 DEVICE?overlay=FILE, makes and uses one.
+
+A diff prints the changed ranges of the device, how much of them is metadata of which kind, and the names that were
+added, removed or changed, and what about them: contents, names, attributes, xattrs, times, or the place of the
+contents on the device. A name that leads to another inode is removed and added. A changed
+directory comes after what is in it.
 
 A merge writes the changes into the device, makes them durable, and removes the overlay. If it is cut, the device has
 some of the changes: run it again before anything else uses the device. It is refused if the device was changed after
@@ -49,28 +56,10 @@ pub enum Action {
 }
 
 const ACTIONS: [(&str, Action, &str); 3] = [
-    ("diff", Action::Diff, "print the ranges of the device that have other contents"),
+    ("diff", Action::Diff, "print which ranges of the device, and which files, are different"),
     ("merge", Action::Merge, "write the changes into the device, and remove the overlay"),
     ("drop", Action::Drop, "remove the overlay, and with it the changes"),
 ];
-
-/// What an overlay holds, in bytes.
-#[derive(Serialize)]
-struct JsonDiff<'a> {
-    base: &'a str,
-    base_size: u64,
-    granule: u64,
-    changed: u64,
-    /// A merge was cut.
-    merging: bool,
-    ranges: Vec<JsonRange>,
-}
-
-#[derive(Serialize)]
-struct JsonRange {
-    offset: u64,
-    length: u64,
-}
 
 /// What was merged, in bytes.
 #[derive(Serialize)]
@@ -84,44 +73,13 @@ pub fn run(args: &OverlayArgs, globals: &Globals) -> Result<(), CliError> {
         return Err(CliError::usage("only a merge takes a BASE"));
     }
     match args.action {
-        Action::Diff => diff(&args.overlay, globals),
+        Action::Diff => diff::diff(&args.overlay, globals),
         Action::Merge => merge(args, globals),
         Action::Drop => {
             let dropped = overlay::discard(&args.overlay);
             dropped.map_err(|error| CliError::at(args.overlay.as_os_str(), error))
         }
     }
-}
-
-fn diff(file: &Path, globals: &Globals) -> Result<(), CliError> {
-    let at = |error: uext4::device::Error| CliError::at(file.as_os_str(), error);
-    let overlay = overlay::inspect(file).map_err(at)?;
-    let base = String::from_utf8_lossy(overlay.base_name());
-    let changed = overlay.changed_bytes();
-    let mut pos = 0;
-    let ranges = std::iter::from_fn(|| {
-        let run = overlay.next_change(pos)?;
-        pos = run.end;
-        Some(JsonRange { offset: run.start, length: run.end - run.start })
-    });
-    let mut out = Out::new();
-    if globals.json {
-        let (base_size, granule) = (overlay.base().size, overlay.granule());
-        let merging = overlay.is_merging();
-        let ranges = ranges.collect();
-        out.json(&JsonDiff { base: &base, base_size, granule, changed, merging, ranges })?;
-        return out.finish();
-    }
-    writeln!(out, "{:>16} {:>12}", "offset", "bytes")?;
-    let mut count = 0u64;
-    for JsonRange { offset, length } in ranges {
-        writeln!(out, "{offset:>16} {length:>12}")?;
-        count += 1;
-    }
-    let cut = if overlay.is_merging() { "; a merge was cut, run it again" } else { "" };
-    let (ranges, base) = (if count == 1 { "range" } else { "ranges" }, text::visible(base.as_bytes()));
-    writeln!(out, "{} in {count} {ranges} of {base}{cut}", text::short(changed))?;
-    out.finish()
 }
 
 fn merge(args: &OverlayArgs, globals: &Globals) -> Result<(), CliError> {

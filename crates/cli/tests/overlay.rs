@@ -52,7 +52,8 @@ fn changes_are_kept_looked_at_merged_and_dropped() {
     assert_eq!(sum, diff["changed"].as_u64().unwrap());
     assert!(sum >= 300 << 10, "{sum}");
     let said = text(["overlay", "diff", one]);
-    assert_eq!(said.lines().count(), ranges.len() + 2);
+    assert_eq!(said.lines().take_while(|line| !line.is_empty()).count(), ranges.len() + 2);
+    assert!(said.contains("\nadded    /new\nadded    /new/file (300K)\n"), "{said}");
 
     fs::set_permissions(&base, fs::Permissions::from_mode(0o644)).unwrap();
     let merged = json(["overlay", "merge", one, "--json"]);
@@ -114,5 +115,80 @@ fn what_cannot_be_is_refused_by_name() {
     let refused = bad(1, ["overlay", "drop", &format!("{overlay}.missing")]);
     assert!(refused.contains("No such file"), "{refused}");
     assert!(fs::read(&device).unwrap() == before);
+    e2fsck_clean(volume.path());
+}
+
+/// What `overlay diff` tells of the names, as `PATH FATE CHANGES BYTES`, and how much is in no area.
+fn names(overlay: &str) -> (Vec<String>, serde_json::Value) {
+    let diff = json(["overlay", "diff", overlay, "--json"]);
+    let names = diff["names"].as_array().unwrap_or_else(|| panic!("{diff}")).iter();
+    let one = |name: &serde_json::Value| {
+        let changes = name["changes"].as_array().cloned().unwrap_or_default();
+        let changes: Vec<_> = changes.iter().map(|change| change.as_str().unwrap()).collect();
+        let (path, fate) = (name["path"].as_str().unwrap(), name["fate"].as_str().unwrap());
+        format!("{path} {fate} {} {}", changes.join("+"), name["bytes"])
+    };
+    let mut names: Vec<String> = names.map(one).collect();
+    names.sort();
+    (names, diff)
+}
+
+#[test]
+fn a_diff_names_what_is_different_and_how() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let (volume, scratch) = (volume(), Scratch::new(256 << 20));
+    let base = scratch.file("base.img");
+    fs::copy(volume.path(), &base).unwrap();
+    let overlay = scratch.file("o.ovl").to_str().unwrap().to_owned();
+    let inside = |path: &str| format!("{}:{path}", base.display());
+    let run = |args: &[&str]| good(words(args, &overlay));
+    // Nothing but the superblock and the journal is written, which no name has.
+    run(&["io", "-f", &inside("/hello"), "-c", "fsync"]);
+    assert_eq!(names(&overlay).0, [""; 0]);
+
+    run(&["io", "-f", &inside("/big"), "-c", "pwrite -S 0x77 8k 4k", "-c", "pwrite -S 0x77 1m 512"]);
+    run(&["chmod", "600", &inside("/empty")]);
+    run(&["rm", &inside("/hello")]);
+    run(&["mkdir", &inside("/new")]);
+    run(&["io", "-f", &inside("/new/file"), "-c", "pwrite -S 0x5a 0 300k", "-c", "fsync"]);
+    run(&["rm", "-r", &inside("/dir/inner")]);
+    run(&["truncate", "-s", "20", &inside("/.hidden")]);
+    run(&["xattr", "--set", "user.new=value", &inside("/sparse")]);
+    let (found, diff) = names(&overlay);
+    let expected = [
+        "/ changed names+attributes+times 0",
+        "/.hidden changed contents+times 20",
+        "/big changed contents+times 4608",
+        "/dir changed names+attributes+times 0",
+        "/dir/inner removed  0",
+        "/dir/inner/deep removed  5",
+        "/empty changed attributes+times 0",
+        "/hello removed  6",
+        "/new added  0",
+        "/new/file added  307200",
+        "/sparse changed xattrs+times 0",
+    ];
+    assert_eq!(found, expected, "{diff}");
+    let areas = &diff["areas"];
+    let sum: u64 = areas.as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!(Some(sum), diff["changed"].as_u64());
+    for area in ["superblocks", "block_bitmaps", "inode_bitmaps", "inode_tables", "journal"] {
+        assert!(areas[area].as_u64().unwrap() > 0, "{area}: {diff}");
+    }
+    assert!(areas["rest"].as_u64().unwrap() >= 305 << 10, "{diff}");
+    // The same bytes again are no difference, and a name that leads to another inode is two.
+    run(&["io", "-f", &inside("/big"), "-c", "fsync"]);
+    run(&["rm", &inside("/empty")]);
+    run(&["mkdir", &inside("/empty")]);
+    let (found, _) = names(&overlay);
+    assert!(
+        found.contains(&"/empty added  0".into()) && found.contains(&"/empty removed  0".into()),
+        "{found:?}"
+    );
+    // Of a base that is another one there are only ranges, and the reason.
+    fs::File::options().write(true).open(&base).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    let diff = json(["overlay", "diff", &overlay, "--json"]);
+    assert!(diff["names"].is_null() && diff["not_compared"].as_str().is_some(), "{diff}");
+    assert!(!diff["ranges"].as_array().unwrap().is_empty());
     e2fsck_clean(volume.path());
 }
