@@ -205,6 +205,38 @@ fn root_limits_hold_for_users_and_not_for_root() {
     volume.assert_clean();
 }
 
+const ACL: &str = "system.posix_acl_access";
+
+/// An access control list with these users and a group, as the attribute has it.
+fn list(users: &[u32], group: u32) -> Vec<u8> {
+    let entry = |tag: u16, number: u32| [&tag.to_le_bytes()[..], &[6, 0], &number.to_le_bytes()].concat();
+    let mut list = vec![2, 0, 0, 0];
+    list.extend(entry(1, u32::MAX));
+    list.extend(users.iter().flat_map(|&user| entry(2, user)));
+    list.extend([entry(4, u32::MAX), entry(8, group), entry(16, u32::MAX), entry(32, u32::MAX)].concat());
+    list
+}
+
+fn list_of(path: &Path) -> Result<Vec<u8>, rustix::io::Errno> {
+    let mut bytes = vec![0; 200];
+    let length = rustix::fs::getxattr(path, ACL, &mut bytes[..])?;
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+/// Users and groups in access control lists: those of the volume are shown, those that are given are stored.
+fn mapped_lists(root: &Path) {
+    assert_eq!(list_of(&root.join("listed")), Ok(list(&[NOBODY, 9], NOBODY)));
+    // Who is named there may read it.
+    assert_eq!(as_user(NOBODY, 9, "", "cat listed", root).1, "listed");
+    assert_eq!(list_of(&root.join("both")), Err(rustix::io::Errno::OPNOTSUPP));
+    let set = |name: &str, list: &[u8]| {
+        rustix::fs::setxattr(root.join(name), ACL, list, rustix::fs::XattrFlags::empty())
+    };
+    assert_eq!(set("kept", &list(&[NOBODY, 11], NOBODY)), Ok(()));
+    assert_eq!(set("kept", &list(&[5, NOBODY], 11)), Err(rustix::io::Errno::OPNOTSUPP));
+}
+
 /// What `uidmap=owner` shows and stores, seen by a user and by root, with the volume's owners as debugfs has them.
 fn mapped(root: &Path) {
     let does = |uid: u32, gid: u32, groups: &str, script: &str| as_user(uid, gid, groups, script, root);
@@ -241,14 +273,21 @@ fn root_the_owner_of_the_volume_appears_as_who_mounts() {
     volume.with_kernel(|root| {
         std::fs::write(root.join("kept"), "kept").unwrap();
         chown(root.join("kept"), Some(7), Some(8)).unwrap();
+        for (name, list) in [("listed", list(&[5, 9], 6)), ("both", list(&[5, NOBODY], 6))] {
+            std::fs::write(root.join(name), name).unwrap();
+            std::fs::set_permissions(root.join(name), PermissionsExt::from_mode(0o660)).unwrap();
+            rustix::fs::setxattr(root.join(name), ACL, &list, rustix::fs::XattrFlags::empty()).unwrap();
+        }
     });
     // Root's server with the identity of an ordinary user.
     let mut command = std::process::Command::new("setpriv");
     command.args(["--ruid", "65534", "--rgid", "65534", "--clear-groups", UEXT4]);
     let mounted = Mounted::by(command, volume.path(), "uidmap=owner,allow_other");
     mapped(mounted.path());
+    mapped_lists(mounted.path());
     mounted.unmount();
     volume.assert_clean();
+    volume.with_kernel(|root| assert_eq!(list_of(&root.join("kept")), Ok(list(&[5, 11], 6))));
     let stored = |name: &str| {
         let found = volume.with_kernel(|root| std::fs::symlink_metadata(root.join(name)).unwrap());
         (found.uid(), found.gid())

@@ -7,6 +7,9 @@ use crate::request::Request;
 use crate::wire::{GetxattrIn, GetxattrOut, SETXATTR_ACL_KILL_SGID, SetxattrIn};
 use uext4::XattrFlags;
 
+/// An access control list whose users or groups are not all different ones for who asks.
+const NOT_ONE_TO_ONE: Errno = Errno(libc::EOPNOTSUPP);
+
 /// A value, or its length if the caller has no room yet.
 fn value(value: Vec<u8>, room: u32) -> Outcome<Answer> {
     match room as usize {
@@ -20,7 +23,8 @@ impl Served {
     /// GETXATTR.
     pub(super) fn xattr(&self, request: &Request<'_>) -> Outcome<Answer> {
         let (asked, name, _) = request.with_text::<GetxattrIn>()?;
-        value(self.nodes.get(request.header.node)?.xattr(name)?, asked.size)
+        let stored = self.nodes.get(request.header.node)?.xattr(name)?;
+        value(self.owners.value_shown(name, stored).ok_or(NOT_ONE_TO_ONE)?, asked.size)
     }
 
     /// LISTXATTR. Names of `trusted.` are root's.
@@ -44,7 +48,8 @@ impl Served {
         let value = rest.get(..asked.size as usize).ok_or(Errno::INVALID)?;
         let limited = if request.is_root() { XattrFlags::empty() } else { XattrFlags::LIMITED };
         let node = self.nodes.get(request.header.node)?;
-        node.set_xattr(name, value, flags | limited)?;
+        let stored = self.owners.value_stored(name, value.to_vec()).ok_or(NOT_ONE_TO_ONE)?;
+        node.set_xattr(name, stored, flags | limited)?;
         if asked.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0 {
             strip_set_group(&node)?;
         }
