@@ -139,12 +139,18 @@ fn root_attributes_and_lists_are_the_kernels() {
     assert_eq!(found.len(), expected.len());
 }
 
+/// No flags at all: that of extents may stay, the others go.
+const NO_FLAGS: &str = "echo x > i; chattr +iSd i; \
+     python3 -c 'import fcntl; fcntl.ioctl(open(\"i\"), 0x40086602, bytes(4))' 2> /dev/null; \
+     lsattr i | cut -c1-14; rm i";
+
 /// Flags and times.
 fn flags(root: &Path) -> Vec<String> {
     let mut told = Vec::new();
     for script in [
         "echo x > i; chattr +i i; echo y > i; rm -f i; ln i j; touch i; chmod 600 i; lsattr i | cut -c1-22",
         "chattr -i i; rm i",
+        NO_FLAGS,
         "exec 9> o; echo x >&9; chattr +i o; echo y >&9; echo $?; chattr -i o; echo z >&9; exec 9>&-; cat o; rm o",
         "echo x > a; chattr +a a; echo y >> a; echo z > a; truncate -s 0 a; rm -f a; cat a",
         "dd if=a of=a conv=notrunc status=none; fallocate -p -l 1 a; chattr -a a",
@@ -162,7 +168,7 @@ fn flags(root: &Path) -> Vec<String> {
 
 #[test]
 fn root_flags_and_times_are_the_kernels() {
-    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("chattr")]].concat();
+    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("chattr"), Need::Tool("python3")]].concat();
     if !requirement::require("mount::users::flags", &needs) {
         return;
     }

@@ -63,10 +63,14 @@ impl Served {
             FS_IOC_FSGETXATTR => Ok(done(fsxattr(&node).as_bytes())),
             FS_IOC_SETFLAGS => {
                 let (flags, _): (u32, _) = cut(input)?;
-                let own = node.attributes().flags.bits() & !VISIBLE;
-                node.set_attributes(&SetAttributes::new().flags(InodeFlags::from_bits_retain(flags | own)))?;
+                let before = node.attributes().flags;
+                let own = before.bits() & !VISIBLE;
+                let wanted = InodeFlags::from_bits_retain(flags | own);
+                // As in Linux the other flags change also if the map is not converted.
+                let converts = (wanted ^ before) & InodeFlags::EXTENTS;
+                node.set_attributes(&SetAttributes::new().flags(wanted ^ converts))?;
                 self.attributes_changed(request.header.node);
-                Ok(done(&[]))
+                if converts.is_empty() { Ok(done(&[])) } else { Err(Errno::NOT_SUPPORTED) }
             }
             FS_IOC_FSSETXATTR => {
                 let (asked, _): (FsXattr, _) = cut(input)?;
