@@ -4,6 +4,7 @@ use crate::buffer::{Buffer, Content};
 use crate::guard::BufferPin;
 use crate::stats::Counters;
 use crate::sync::RwLock;
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub(crate) struct Shard {
 #[derive(Debug)]
 struct Table {
     /// Block → position in `ring`.
-    index: HashMap<u64, usize>,
+    index: HashMap<u64, usize, RandomState>,
     ring: Vec<Arc<Buffer>>,
     hand: usize,
     /// Buffers to keep at most, if they can be evicted.
@@ -36,7 +37,7 @@ struct Table {
 impl Shard {
     pub(crate) fn new(capacity: usize) -> Self {
         Shard {
-            table: RwLock::new(Table { index: HashMap::new(), ring: Vec::new(), hand: 0, capacity }),
+            table: RwLock::new(Table { index: HashMap::default(), ring: Vec::new(), hand: 0, capacity }),
             counters: Counters::default(),
         }
     }

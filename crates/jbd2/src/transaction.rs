@@ -3,7 +3,8 @@
 use crate::space::Limits;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::{Error, FreedRun, Result, Tid};
-use std::collections::{BTreeMap, BTreeSet};
+use foldhash::fast::RandomState;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 use uext4_buffer::{BufferCache, BufferPin};
@@ -69,7 +70,7 @@ impl Account {
 /// The buffers of the transaction, and the blocks that it revoked or freed.
 #[derive(Debug, Default)]
 struct Members {
-    buffers: BTreeMap<u64, Member>,
+    buffers: HashMap<u64, Member, RandomState>,
     /// Blocks that are no longer metadata. They may still have buffers.
     revoked: BTreeSet<u64>,
     /// Number of revoke records paid for with credits.
@@ -155,7 +156,10 @@ impl Transaction {
         // Taken out, because buffers are locked before members.
         let members = std::mem::take(&mut *self.members.lock());
         let mut copies = Vec::with_capacity(self.modified() as usize);
-        for (block, Member { pin, .. }) in members.buffers {
+        // In the order of the blocks, so that their home writes are sequential.
+        let mut buffers: Vec<(u64, Member)> = members.buffers.into_iter().collect();
+        buffers.sort_unstable_by_key(|(block, _)| *block);
+        for (block, Member { pin, .. }) in buffers {
             if members.revoked.contains(&block) {
                 cache.abandon(&pin, self.tid)?;
             } else if let Some(image) = cache.freeze(&pin, self.tid)? {

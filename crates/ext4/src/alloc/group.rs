@@ -170,9 +170,9 @@ pub(crate) fn mark_used(blocks: &mut impl Blocks, group: Group, clusters: Range<
     blocks.ground().totals.change(group, delta);
     descriptor.free_clusters = left;
     blocks.describe(place, Role::BlockBitmap(group));
-    blocks.change(place, |bytes| put_bits(bytes, clusters, true))?;
+    blocks.change(place, |bytes| put_bits(bytes, clusters.clone(), true))?;
     let superblock = &blocks.ground().superblock;
-    blocks.look(place, |bytes| descriptor.set_block_bitmap_csum(bytes, superblock))??;
+    blocks.look(place, |bytes| descriptor.flip_block_bitmap_csum(bytes, clusters, superblock))??;
     store_descriptor(blocks, group, &descriptor)
 }
 
@@ -440,7 +440,7 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
     blocks.describe(place, Role::InodeBitmap(group));
     blocks.change(place, |bytes| put_bit(bytes, index, used))?;
     let superblock = &blocks.ground().superblock;
-    blocks.look(place, |bytes| descriptor.set_inode_bitmap_csum(bytes, superblock))??;
+    blocks.look(place, |bytes| descriptor.flip_inode_bitmap_csum(bytes, index..index + 1, superblock))??;
     store_descriptor(blocks, group, &descriptor)
 }
 

@@ -105,7 +105,7 @@ impl Files<'_> {
     pub(crate) fn check_frees_all(&self, inode: &Inode) -> Result<()> {
         let (blocks, ino) = (Direct(self.state), inode.ino());
         let _map = inode.state.map.lock();
-        let draft = Draft::load(&blocks, ino)?;
+        let draft = Draft::load_at(&blocks, ino, inode.place(self.state))?;
         check_frees(&blocks, &draft)?;
         self.space.check_free_inode(&blocks, ino)?;
         for value in values_of(&blocks, &draft)? {
@@ -157,15 +157,20 @@ impl Files<'_> {
     /// [`Error::Corrupt`]; [`Error::Incompatible`] as of [`check_frees`]; those of the journal. What was freed so far
     /// stays freed, and the inode stays an orphan.
     pub(crate) fn free_inode(&self, ino: Ino) -> Result<()> {
-        let draft = Draft::load(&Direct(self.state), ino)?;
-        check_frees(&Direct(self.state), &draft)?;
-        self.drop_all_values(ino)?;
+        let blocks = Direct(self.state);
+        let mut draft = Draft::load(&blocks, ino)?;
+        check_frees(&blocks, &draft)?;
+        let place = draft.place;
+        if self.has_values() {
+            self.drop_all_values(ino)?;
+            draft = Draft::load_at(&blocks, ino, place)?;
+        }
         // Nobody changes it any more.
-        if !is_empty(&Draft::load(&Direct(self.state), ino)?) {
+        if !is_empty(&draft) {
             self.free_blocks(ino, 0)?;
         }
         // Whoever shared its attribute block may have left it: then the values there are its own.
-        while !self.free_rest(ino)? {
+        while !self.free_rest(ino, place)? {
             self.drop_all_values(ino)?;
         }
         Ok(())
@@ -179,16 +184,16 @@ impl Files<'_> {
 
     /// Frees an inode whose blocks are free, and its attributes. `false`: nothing was done, since its attribute block
     /// refers to values.
-    fn free_rest(&self, ino: Ino) -> Result<bool> {
+    fn free_rest(&self, ino: Ino, place: (Pblk, usize)) -> Result<bool> {
         let credits =
             credits::inode(self.state) + credits::groups(self.state, 1) + ATTRIBUTES + orphans::CREDITS;
         Journaled::run(self.state, "free inode", credits, |blocks| {
-            let mut draft = Draft::load(blocks, ino)?;
+            let mut draft = Draft::load_at(blocks, ino, place)?;
             check_frees(blocks, &draft)?;
             if !self.release_attribute_block(blocks, &mut draft)? {
                 return Ok(false);
             }
-            self.remove_orphan(blocks, ino)?;
+            self.remove_freed_orphan(blocks, ino)?;
             draft.disk.blocks_raw = 0;
             if let Some(unlogged) = &self.state.unlogged {
                 unlogged.note_freed_inode();

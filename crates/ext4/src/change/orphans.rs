@@ -23,6 +23,7 @@ use crate::ground::primary::{change_superblock, set_last_orphan};
 use crate::ground::state::{Ground, is_system_file};
 use crate::ground::trace::Role;
 use crate::inode::draft::{Draft, set_next_orphan};
+use crate::inode::edit::{Change, Edit};
 use crate::map::edit::{self, Form};
 use crate::xattr::KnownAttributes;
 use parking_lot::Mutex;
@@ -85,15 +86,29 @@ impl Files<'_> {
         if chain.links.contains_key(&ino) {
             return Ok(());
         }
-        let behind = chain.first;
-        set_next_orphan(blocks, ino, number(behind))?;
+        set_next_orphan(blocks, ino, number(chain.first))?;
         set_last_orphan(blocks, ino.get())?;
-        if let Some(link) = behind.and_then(|behind| chain.links.get_mut(&behind)) {
-            link.0 = Some(ino);
-        }
-        chain.links.insert(ino, (None, behind));
-        chain.first = Some(ino);
+        chain.put_first(ino);
         Ok(())
+    }
+
+    /// Stores an edit that took the last name of an inode, and adds the inode to the chain: its record is written once.
+    ///
+    /// # Errors
+    /// Those of [`Edit::store`].
+    pub(crate) fn store_orphan(&self, blocks: &mut impl Blocks, edit: &mut Edit<'_>) -> Result<()> {
+        {
+            let mut chain = self.orphans.chain.lock();
+            if !chain.links.contains_key(&edit.ino) {
+                let ino = edit.ino;
+                edit.store_next_orphan(blocks, number(chain.first))?;
+                set_last_orphan(blocks, ino.get())?;
+                chain.put_first(ino);
+                drop(chain);
+                return edit.settle_quota(blocks);
+            }
+        }
+        edit.store(blocks, Change::Attributes)
     }
 
     /// Removes an inode from the chain.
@@ -102,25 +117,19 @@ impl Files<'_> {
     /// As of [`Files::add_orphan`].
     pub(crate) fn remove_orphan(&self, blocks: &mut impl Blocks, ino: Ino) -> Result<()> {
         let mut chain = self.orphans.chain.lock();
-        if let Some((block, slot)) = chain.slots.get(&ino).copied() {
-            clear_slot(blocks, block, slot)?;
-            chain.slots.remove(&ino);
+        match leave(&mut chain, blocks, ino)? {
+            true => set_next_orphan(blocks, ino, 0),
+            false => Ok(()),
         }
-        let Some((before, behind)) = chain.links.get(&ino).copied() else { return Ok(()) };
-        match before {
-            None => set_last_orphan(blocks, number(behind))?,
-            Some(before) => set_next_orphan(blocks, before, number(behind))?,
-        }
-        set_next_orphan(blocks, ino, 0)?;
-        chain.links.remove(&ino);
-        match before.and_then(|before| chain.links.get_mut(&before)) {
-            Some(link) => link.1 = behind,
-            None => chain.first = behind,
-        }
-        if let Some(link) = behind.and_then(|behind| chain.links.get_mut(&behind)) {
-            link.0 = before;
-        }
-        Ok(())
+    }
+
+    /// The same for an inode whose record the caller stores next, without links and with the time of its deletion:
+    /// the place of its link in the chain.
+    ///
+    /// # Errors
+    /// As of [`Files::add_orphan`].
+    pub(super) fn remove_freed_orphan(&self, blocks: &mut impl Blocks, ino: Ino) -> Result<()> {
+        leave(&mut self.orphans.chain.lock(), blocks, ino).map(drop)
     }
 
     /// Finishes what a crash left: frees inodes without a name, and cuts the others at their size. `left` is the result
@@ -199,6 +208,39 @@ impl Files<'_> {
         self.state.forget(ino);
         self.free_inode(ino).inspect_err(|_| self.state.leavers().is_stuck(ino))
     }
+}
+
+impl Chain {
+    /// Puts an inode before the others, as the volume was changed to say.
+    fn put_first(&mut self, ino: Ino) {
+        let behind = self.first.replace(ino);
+        if let Some(link) = behind.and_then(|behind| self.links.get_mut(&behind)) {
+            link.0 = Some(ino);
+        }
+        self.links.insert(ino, (None, behind));
+    }
+}
+
+/// Takes an inode out of the chain, but for the link in its own record. Returns whether it was there.
+fn leave(chain: &mut Chain, blocks: &mut impl Blocks, ino: Ino) -> Result<bool> {
+    if let Some((block, slot)) = chain.slots.get(&ino).copied() {
+        clear_slot(blocks, block, slot)?;
+        chain.slots.remove(&ino);
+    }
+    let Some((before, behind)) = chain.links.get(&ino).copied() else { return Ok(false) };
+    match before {
+        None => set_last_orphan(blocks, number(behind))?,
+        Some(before) => set_next_orphan(blocks, before, number(behind))?,
+    }
+    chain.links.remove(&ino);
+    match before.and_then(|before| chain.links.get_mut(&before)) {
+        Some(link) => link.1 = behind,
+        None => chain.first = behind,
+    }
+    if let Some(link) = behind.and_then(|behind| chain.links.get_mut(&behind)) {
+        link.0 = before;
+    }
+    Ok(true)
 }
 
 /// Clears a slot of the orphan file.

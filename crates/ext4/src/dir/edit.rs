@@ -14,8 +14,10 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
+use std::ops::Range;
 use uext4_ondisk::ext4::{
-    DirBlockKind, DirFormat, FileType, InodeFlags, Superblock, encode_dir_tail, update_htree_checksum,
+    DirBlockKind, DirFormat, FileType, InodeFlags, Superblock, encode_dir_tail, flip_dir_checksum,
+    update_htree_checksum,
 };
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
@@ -45,10 +47,15 @@ pub(crate) trait DirMap {
     fn start(&mut self, blocks: &impl Blocks, draft: &mut Draft) -> Result<()>;
 }
 
-/// The new contents of a block, except for its checksum.
+/// Most bytes whose change is summed instead of the block.
+const FEW: u32 = 512;
+
+/// The new contents of a block, except for its checksum unless it is sealed.
 pub(super) struct Sheet {
     pub(super) kind: DirBlockKind,
     pub(super) bytes: Vec<u8>,
+    /// Whether the checksum is right already.
+    pub(super) sealed: bool,
 }
 
 /// The blocks that an edit changes, and those that it appends.
@@ -190,14 +197,14 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
             return Err(Error::Exists);
         }
         if let Some((number, gap)) = gap {
-            return self.rewrite(number, |row| row::put(row, gap, &entry, &format));
+            return self.rewrite(number, &gap.touched(&entry), |row| row::put(row, gap, &entry, &format));
         }
         if self.draft.disk.has_inline_data() {
             let superblock = &self.blocks.ground().superblock;
             if inline::extend(superblock, self.draft, needed)?
                 && let (_, Some((number, gap))) = inline::survey(superblock, self.draft, &mut wanted, needed)?
             {
-                return self.rewrite(number, |row| row::put(row, gap, &entry, &format));
+                return self.rewrite(number, &gap.touched(&entry), |row| row::put(row, gap, &entry, &format));
             }
             let (parent, mut records) = inline::entries(self.superblock(), self.draft)?;
             records.push(entry.bytes(&format)?);
@@ -217,7 +224,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         let found = self.find(&mut self.wanted(name)?)?;
         let (number, held) = found.filter(|(_, held)| held.ino == ino).ok_or(Error::NotFound)?;
         self.hint = number;
-        self.rewrite(number, |row| row::take_out(row, held, &format))
+        self.rewrite(number, &held.touched(), |row| row::take_out(row, held, &format))
     }
 
     /// Makes a name lead to another inode; also for `..`.
@@ -233,7 +240,7 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         let format = self.shape.format;
         let found = self.find(&mut self.wanted(name)?)?;
         let (number, held) = found.ok_or(Error::NotFound)?;
-        self.rewrite(number, |row| row::point(row, held, ino, kind, &format))
+        self.rewrite(number, &held.touched(), |row| row::point(row, held, ino, kind, &format))
     }
 
     fn wanted<'n>(&self, name: &'n [u8]) -> Result<Wanted<'n>> {
@@ -252,13 +259,30 @@ impl<'e, B: Blocks, M: DirMap> Edit<'e, B, M> {
         })
     }
 
-    /// Changes the entries of one block, or of a row of the inode.
-    fn rewrite(&mut self, number: u32, change: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+    /// Changes the entries of one block, or of a row of the inode, in the bytes `touched`.
+    fn rewrite(
+        &mut self,
+        number: u32,
+        touched: &[Range<u32>],
+        change: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         if self.draft.disk.has_inline_data() {
             return inline::rewrite(&self.blocks.ground().superblock, self.draft, number, change);
         }
         let (place, mut sheet) = grow::sheet(self, number)?;
-        change(&mut sheet.bytes)?;
+        let few = touched.iter().map(|bytes| bytes.end - bytes.start).sum::<u32>() <= FEW;
+        if few && self.shape.format.checksums && sheet.kind == DirBlockKind::Linear {
+            let part = |range: &Range<u32>| range.start as usize..range.end as usize;
+            let old = |range: &Range<u32>| Some((part(range).start, sheet.bytes.get(part(range))?.to_vec()));
+            let before: Vec<(usize, Vec<u8>)> =
+                touched.iter().filter(|range| !range.is_empty()).filter_map(old).collect();
+            change(&mut sheet.bytes)?;
+            // The block was verified, so the checksum was right.
+            flip_dir_checksum(&mut sheet.bytes, &before)?;
+            sheet.sealed = true;
+        } else {
+            change(&mut sheet.bytes)?;
+        }
         self.apply(DirEdit { changed: vec![(place, sheet)], fresh: Vec::new() })
     }
 
@@ -346,7 +370,7 @@ fn check(draft: &Draft) -> Result<()> {
 
 /// Updates a block's checksum, including its tail.
 fn seal(sheet: &mut Sheet, seed: u32, format: &DirFormat) -> Result<()> {
-    if !format.checksums {
+    if !format.checksums || sheet.sealed {
         return Ok(());
     }
     let sealed = match sheet.kind {

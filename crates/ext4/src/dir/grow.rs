@@ -40,7 +40,9 @@ pub(super) fn plan<R: Rows>(rows: &R, entry: &Entry<'_>, hashed: &[u8]) -> Resul
 
 /// A copy of a block, with its location.
 pub(super) fn sheet<R: Rows>(rows: &R, number: u32) -> Result<(Pblk, Sheet)> {
-    rows.block(number, |block| Ok((block.physical, Sheet { kind: block.kind, bytes: block.bytes.to_vec() })))
+    rows.block(number, |block| {
+        Ok((block.physical, Sheet { kind: block.kind, bytes: block.bytes.to_vec(), sealed: false }))
+    })
 }
 
 fn may_index<R: Rows>(rows: &R) -> bool {
@@ -52,7 +54,7 @@ fn leaf<'r, R: Rows>(rows: &R, records: impl IntoIterator<Item = &'r [u8]>) -> R
     let (format, kind) = (&rows.shape().format, DirBlockKind::Linear);
     let mut bytes = vec![0; format.block_size as usize];
     row::fill(&mut bytes[..format.row_length(kind) as usize], records, format)?;
-    Ok(Sheet { kind, bytes })
+    Ok(Sheet { kind, bytes, sealed: false })
 }
 
 /// The blocks of a directory: one if everything fits, otherwise a hash tree, or two blocks without one.
@@ -88,7 +90,7 @@ fn root<R: Rows>(rows: &R, dots: &[Vec<u8>], version: HashVersion, children: &[H
     row::fill(&mut bytes, dots.iter().map(Vec::as_slice), format)?;
     encode_htree_root_info(&mut bytes, version, 0)?;
     encode_htree_entries(&mut bytes, kind, children, format)?;
-    Ok(Sheet { kind, bytes })
+    Ok(Sheet { kind, bytes, sealed: false })
 }
 
 /// Entries with their hashes, sorted by hash.
@@ -179,7 +181,7 @@ fn divide<R: Rows>(rows: &R, entry: &Entry<'_>, path: Path) -> Result<DirEdit> {
         }
         let (kind, mut bytes) = (DirBlockKind::HtreeNode, vec![0; format.block_size as usize]);
         encode_htree_entries(&mut bytes, kind, &upper, format)?;
-        plan.fresh.push(Sheet { kind, bytes });
+        plan.fresh.push(Sheet { kind, bytes, sealed: false });
     }
     Ok(plan)
 }

@@ -59,14 +59,12 @@ pub(super) struct Path {
 
 /// Finds the path to the first block that may hold a name.
 pub(super) fn descend<R: Rows>(rows: &R, hashed: &[u8]) -> Result<Path> {
-    let (version, levels) = kind(rows)?;
-    down_to(rows, version, levels, hash_of(rows, hashed, version)?)
+    down_to(rows, |version| hash_of(rows, hashed, version))
 }
 
 /// Finds the path to the first block that may hold names of a hash.
 pub(super) fn descend_to<R: Rows>(rows: &R, hash: u32) -> Result<Path> {
-    let (version, levels) = kind(rows)?;
-    down_to(rows, version, levels, hash)
+    down_to(rows, |_| Ok(hash))
 }
 
 /// The hash version, and the number of node levels between the root and the leaves.
@@ -77,10 +75,19 @@ fn kind<R: Rows>(rows: &R) -> Result<(HashVersion, usize)> {
     })
 }
 
-fn down_to<R: Rows>(rows: &R, version: HashVersion, levels: usize, hash: u32) -> Result<Path> {
-    let frames = Vec::with_capacity(levels + 1);
-    let mut path = Path { version, hash, frames, leaf: 0, hashes: Hashes::ALL };
-    for _ in 0..=levels {
+fn down_to<R: Rows>(rows: &R, hash: impl FnOnce(HashVersion) -> Result<u32>) -> Result<Path> {
+    let (mut path, levels) = rows.block(0, |block| {
+        let root = root_of(rows, block)?;
+        let (version, levels) = (root.hash_version, usize::from(root.indirect_levels));
+        let hash = hash(version)?;
+        let frames = Vec::with_capacity(levels + 1);
+        let mut path = Path { version, hash, frames, leaf: 0, hashes: Hashes::ALL };
+        let step = path.choose(rows, block, &root.index, |index| index.find(hash))?;
+        path.take(rows, step)?;
+        Ok((path, levels))
+    })?;
+    for _ in 0..levels {
+        let hash = path.hash;
         path.down(rows, |index| index.find(hash))?;
     }
     Ok(path)
@@ -132,16 +139,28 @@ pub(super) fn with_leaf<T, R: Rows>(
 impl Path {
     /// Goes from the node in `leaf` to one of its children.
     fn down<R: Rows>(&mut self, rows: &R, position: impl FnOnce(&HtreeIndex<'_>) -> usize) -> Result<()> {
-        let (block, hashes) = (self.leaf, self.hashes);
-        let (position, child, of_child) = with_index(rows, block, |block, index| {
-            if R::EDITS {
-                check(block, index, hashes)?;
-            }
-            let position = position(index);
-            let child = index.entry(position).map_or(Lblk(0), |entry| entry.child);
-            Ok((position, child.get(), hashes.of_child(index, position)))
-        })?;
-        self.frames.push(Frame { block, position, hashes });
+        let step = with_index(rows, self.leaf, |block, index| self.choose(rows, block, index, position))?;
+        self.take(rows, step)
+    }
+
+    /// A child of the node in `leaf`: its position, its block, and the hashes there.
+    fn choose<R: Rows>(
+        &self,
+        _: &R,
+        block: &Block<'_>,
+        index: &HtreeIndex<'_>,
+        position: impl FnOnce(&HtreeIndex<'_>) -> usize,
+    ) -> Result<(usize, u32, Hashes)> {
+        if R::EDITS {
+            check(block, index, self.hashes)?;
+        }
+        let position = position(index);
+        let child = index.entry(position).map_or(Lblk(0), |entry| entry.child);
+        Ok((position, child.get(), self.hashes.of_child(index, position)))
+    }
+
+    fn take<R: Rows>(&mut self, rows: &R, (position, child, of_child): (usize, u32, Hashes)) -> Result<()> {
+        self.frames.push(Frame { block: self.leaf, position, hashes: self.hashes });
         // A node on this path, read as a leaf, would look empty: names would be missing without an error.
         if child == 0 || self.frames.iter().any(|frame| frame.block == child) {
             let what = format!("the hash tree of the directory leads back to block {child}");

@@ -2,6 +2,7 @@
 
 use super::name::Wanted;
 use crate::ground::error::{Error, Result};
+use std::ops::Range;
 use uext4_ondisk::ext4::{
     DirBlock, DirFormat, FileType, encode_dir_entry, entry_length, set_entry_inode, set_record_length,
 };
@@ -55,6 +56,23 @@ pub(super) struct Gap {
     length: u32,
     /// Bytes of its entry, 0 if it has none.
     used: u32,
+}
+
+impl Held {
+    /// The bytes of the row that change when it is removed, or leads elsewhere.
+    pub(super) fn touched(&self) -> [Range<u32>; 2] {
+        let before = self.before.map_or(0..0, |(offset, _)| offset..offset + NAME as u32);
+        [before, self.offset..self.offset + self.length]
+    }
+}
+
+impl Gap {
+    /// The bytes of the row that change when an entry is put there.
+    pub(super) fn touched(&self, entry: &Entry<'_>) -> [Range<u32>; 2] {
+        let header = self.offset..self.offset + if self.used > 0 { NAME as u32 } else { 0 };
+        let start = self.offset + self.used;
+        [header, start..start + entry.length()]
+    }
 }
 
 /// Scans a whole row. Returns the entry of the name, and the first gap of `needed` bytes.

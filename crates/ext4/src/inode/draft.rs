@@ -101,15 +101,29 @@ impl Draft {
     /// # Errors
     /// Those of the body; [`Error::Invalid`] if a field cannot be stored. Nothing was changed then.
     pub(crate) fn store(&mut self, blocks: &mut impl Blocks) -> Result<()> {
-        let (block, offset) = self.place;
-        let mut raw = self.raw.clone();
-        let encoded = self.disk.encode(&mut raw, self.ino, &blocks.ground().superblock);
-        encoded?;
-        let end = offset + raw.len();
-        blocks.describe(block, Role::Inode(self.ino));
-        blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(&raw)))?;
-        self.raw = raw;
+        self.write(blocks)?;
         self.settle_quota(blocks)
+    }
+
+    /// As [`Draft::store`], with the next inode in the orphan chain, which is locked. The caller settles quota
+    /// ([`Draft::settle_quota`]) once it is unlocked, since that takes locks that come before.
+    ///
+    /// # Errors
+    /// As of [`Draft::store`].
+    pub(super) fn store_next_orphan(&mut self, blocks: &mut impl Blocks, next: u32) -> Result<()> {
+        self.disk.deleted = next;
+        self.write(blocks)
+    }
+
+    fn write(&mut self, blocks: &mut impl Blocks) -> Result<()> {
+        let (block, offset) = self.place;
+        // On an error nothing of it is stored any more.
+        self.disk.encode(&mut self.raw, self.ino, &blocks.ground().superblock)?;
+        let end = offset + self.raw.len();
+        blocks.describe(block, Role::Inode(self.ino));
+        let raw = &self.raw;
+        blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(raw)))?;
+        Ok(())
     }
 
     /// As [`Draft::store`], but keeps the deletion time in the table: for an inode in use that field is a link of the
@@ -124,17 +138,16 @@ impl Draft {
         let link = |bytes: &[u8]| bytes.get(offset..).map_or(0, next_orphan);
         loop {
             self.disk.deleted = blocks.look(block, link)?;
-            let mut raw = self.raw.clone();
-            self.disk.encode(&mut raw, self.ino, &blocks.ground().superblock)?;
+            self.disk.encode(&mut self.raw, self.ino, &blocks.ground().superblock)?;
+            let raw = &self.raw;
             let stored = blocks.change(block, |bytes| {
                 let same = link(bytes) == self.disk.deleted;
                 if same && let Some(place) = bytes.get_mut(offset..offset + size) {
-                    place.copy_from_slice(&raw);
+                    place.copy_from_slice(raw);
                 }
                 same
             })?;
             if stored {
-                self.raw = raw;
                 return self.settle_quota(blocks);
             }
         }

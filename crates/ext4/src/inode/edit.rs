@@ -11,7 +11,6 @@ use crate::ground::order::{Rank, Taken};
 use parking_lot::MutexGuard;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use uext4_ondisk::Pblk;
 use uext4_ondisk::ext4::InodeFlags;
 
 /// What kind of change it is, for `fsync` and `fdatasync`.
@@ -42,9 +41,7 @@ impl Inode {
     pub(crate) fn edit(&self, blocks: &impl Blocks) -> Result<Edit<'_>> {
         let taken = Taken::note(self.rank());
         let turn = self.editing.lock();
-        let block = u64::from(blocks.ground().superblock.geometry.block_size());
-        let place = (Pblk(self.position() / block), (self.position() % block) as usize);
-        let mut draft = Draft::load_at(blocks, self.ino(), place)?;
+        let mut draft = Draft::load_at(blocks, self.ino(), self.place(blocks.ground()))?;
         draft.check_quota(blocks)?;
         let mut told = self.disk().told;
         let (written, accessed) = (self.state.gate.last_write_ns(), self.last_access.ns());
@@ -107,19 +104,39 @@ impl<'a> Edit<'a> {
     /// # Errors
     /// Those of [`Draft::store_in_chain`]: readers still see what was stored before.
     pub(crate) fn store(&mut self, blocks: &mut impl Blocks, change: Change) -> Result<()> {
+        self.count_dirty(blocks, change);
+        self.draft.store_in_chain(blocks)?;
+        self.publish(blocks);
+        Ok(())
+    }
+
+    /// The same for attributes, with the next inode in the orphan chain, which is locked: quota is not settled yet
+    /// ([`Draft::settle_quota`]).
+    ///
+    /// # Errors
+    /// Those of [`Draft::store_next_orphan`]: readers still see what was stored before.
+    pub(crate) fn store_next_orphan(&mut self, blocks: &mut impl Blocks, next: u32) -> Result<()> {
+        self.count_dirty(blocks, Change::Attributes);
+        self.draft.store_next_orphan(blocks, next)?;
+        self.publish(blocks);
+        Ok(())
+    }
+
+    fn count_dirty(&self, blocks: &impl Blocks, change: Change) {
         let state = &self.inode.state;
         match (blocks.transaction(), change) {
             (Some(tid), Change::Data) => state.set_datasync_tid(tid.0),
             (Some(tid), Change::Attributes) => state.set_sync_tid(tid.0),
             (None, _) => {}
         }
-        self.draft.store_in_chain(blocks)?;
+    }
+
+    fn publish(&self, blocks: &impl Blocks) {
         let Draft { ino, disk, raw, .. } = &self.draft;
         let core = InodeValue::new(blocks.ground(), *ino, disk.clone(), raw, self.told);
         let syncs = core.flags.contains(InodeFlags::SYNC);
         *self.inode.core.lock() = Arc::new(core);
-        state.set_syncs(syncs);
-        Ok(())
+        self.inode.state.set_syncs(syncs);
     }
 }
 

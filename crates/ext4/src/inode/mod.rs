@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use uext4_iomap::InodeState;
 use uext4_ondisk::ext4::{Inode as DiskInode, InodeFlags, Superblock};
-use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino};
+use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
 /// A loaded inode.
 ///
@@ -142,6 +142,12 @@ impl Inode {
     /// First byte of the record on the volume.
     pub(crate) fn position(&self) -> u64 {
         self.position
+    }
+
+    /// The inode table block that holds the record, and its byte offset there.
+    pub(crate) fn place(&self, ground: &Ground) -> (Pblk, usize) {
+        let block = u64::from(ground.superblock.geometry.block_size());
+        (Pblk(self.position / block), (self.position % block) as usize)
     }
 
     /// Attributes, including the times of the latest write and access if those are in memory only.

@@ -331,6 +331,11 @@ impl<'s, 'g> Step<'s, 'g> {
         let Step { blocks, files, parts, now, .. } = self;
         let mut moved = Vec::new();
         for Part { mut edit, names, touched, grown, links } in parts {
+            if touched && !names && links > 0 && edit.disk.links == 0 {
+                files.store_orphan(blocks, &mut edit)?;
+                moved.push((edit.ino, false));
+                continue;
+            }
             if names {
                 edit.stamp(now, true);
                 edit.count_version();

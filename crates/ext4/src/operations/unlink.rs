@@ -98,15 +98,19 @@ pub(super) fn check_flags(parent: &Inode, inode: &Inode) -> Result<()> {
 /// Checks that a name of this file may be removed from this directory, or redirected, and that the file can be freed if
 /// it is the last one.
 pub(super) fn check(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<()> {
+    check_named(state, parent, inode)?;
+    if inode.disk().links == 1 || inode.kind() == FileKind::Directory {
+        let ground = Direct(state);
+        check_frees(&ground, &Draft::load_at(&ground, inode.ino(), inode.place(state))?)?;
+    }
+    Ok(())
+}
+
+/// Checks that a name of this file may be removed from this directory, and that the file has one.
+fn check_named(state: &Ext4State, parent: &Inode, inode: &Inode) -> Result<()> {
     check_protection(state, parent, inode)?;
-    let disk = inode.disk();
-    let last_name = disk.links == 1 || inode.kind() == FileKind::Directory;
-    match disk.links {
+    match inode.disk().links {
         0 => Err(state.corrupt_inode(inode.ino(), "a name leads to it, but its link count is 0")),
-        _ if last_name => {
-            let ground = Direct(state);
-            check_frees(&ground, &Draft::load(&ground, inode.ino())?)
-        }
         _ => Ok(()),
     }
 }
@@ -134,13 +138,12 @@ fn remove(
     if inode.kind() == FileKind::Directory {
         return Err(Error::IsDirectory);
     }
-    check(files.state, parent, inode)?;
+    check_named(files.state, parent, inode)?;
     let plan = EntryScope { names: &[parent], inodes: &[inode], makes: 0 };
     entry::change(files, names, &plan, |step| {
         step.unlink(inode)?;
         let draft = step.look(inode)?;
         if draft.disk.links == 0 {
-            // Another name may have been removed since the check.
             check_frees(step.blocks, draft)?;
         }
         step.remove(parent, name, inode.ino())?;

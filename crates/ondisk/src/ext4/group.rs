@@ -1,11 +1,13 @@
 //! Group descriptors: where a group's bitmaps and inode table are, its free counts, and its checksums.
 
+use std::ops::Range;
+
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::superblock::Superblock;
 use crate::bytes::{high16, high32, index, join16, join32, low16, low32, record, record_mut};
-use crate::checksum::{CRC16_INIT, crc16, csum, csum_without};
+use crate::checksum::{CRC16_INIT, crc16, csum, csum_of_flips, csum_without};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::flags::named_flags;
 use crate::numbers::{BlockRange, Group, Pblk};
@@ -337,6 +339,40 @@ impl GroupDescriptor {
         Ok(())
     }
 
+    /// The same if only these bits have changed, all of them, and the checksum was right before.
+    pub fn flip_block_bitmap_csum(
+        &mut self,
+        bitmap: &[u8],
+        bits: Range<u32>,
+        sb: &Superblock,
+    ) -> Result<(), EncodeError> {
+        match flipped_csum(&bits, sb.geometry.clusters_per_group()) {
+            None => self.set_block_bitmap_csum(bitmap, sb),
+            Some(change) if sb.features.metadata_csum() => {
+                self.block_bitmap_csum ^= change;
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The same of the inode bitmap.
+    pub fn flip_inode_bitmap_csum(
+        &mut self,
+        bitmap: &[u8],
+        bits: Range<u32>,
+        sb: &Superblock,
+    ) -> Result<(), EncodeError> {
+        match flipped_csum(&bits, sb.geometry.inodes_per_group()) {
+            None => self.set_inode_bitmap_csum(bitmap, sb),
+            Some(change) if sb.features.metadata_csum() => {
+                self.inode_bitmap_csum ^= change;
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Takes over the checksum of a changed inode bitmap. The descriptor must be encoded afterwards.
     pub fn set_inode_bitmap_csum(&mut self, bitmap: &[u8], sb: &Superblock) -> Result<(), EncodeError> {
         let sum = inode_bitmap_csum(bitmap, sb).ok_or(EncodeError::too_short("inode bitmap"))?;
@@ -345,6 +381,21 @@ impl GroupDescriptor {
         }
         Ok(())
     }
+}
+
+/// Most bytes whose change is summed alone.
+const FLIPS: usize = 32;
+
+/// How the checksum of a bitmap changes when these bits are flipped. `None` if they are many, or not all covered.
+fn flipped_csum(bits: &Range<u32>, covered: u32) -> Option<u32> {
+    let (first, end) = (bits.start.checked_div(8)?, bits.end.div_ceil(8));
+    let covered = covered.checked_div(8)?;
+    let mut flips = [0_u8; FLIPS];
+    let flips = flips.get_mut(..index(end.checked_sub(first)?))?;
+    for bit in bits.clone() {
+        *flips.get_mut(index(bit.checked_div(8)?.checked_sub(first)?))? |= 1 << (bit & 7);
+    }
+    Some(csum_of_flips(flips, index(covered.checked_sub(end)?)))
 }
 
 fn has_checksums(sb: &Superblock) -> bool {

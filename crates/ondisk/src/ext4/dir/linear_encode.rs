@@ -7,8 +7,8 @@ use super::{
     DIR_BLOCK, DirFormat, ENTRY_HEADER_SIZE, MIN_ENTRY_LENGTH, RawEntry, TAIL_CHECKSUM_OFFSET,
     TAIL_FILE_TYPE, TAIL_SIZE, encode_rec_len, entry_length,
 };
-use crate::bytes::{index, length32, put, record_mut};
-use crate::checksum::csum;
+use crate::bytes::{index, le32_at, length32, put, record_mut};
+use crate::checksum::{csum, csum_of_flips};
 use crate::error::EncodeError;
 use crate::ext4::inode::FileType;
 use crate::numbers::Ino;
@@ -95,4 +95,20 @@ pub fn update_dir_checksum(block: &mut [u8], seed: u32) -> Result<(), EncodeErro
     let sum = csum(seed, block.get(..index(start)).ok_or(too_short)?);
     let offset = start.saturating_add(TAIL_CHECKSUM_OFFSET);
     put(block, index(offset), &sum.to_le_bytes(), DIR_BLOCK)
+}
+
+/// The same if only these bytes have changed: offsets and what was there `before`. The checksum was right then.
+pub fn flip_dir_checksum(block: &mut [u8], before: &[(usize, Vec<u8>)]) -> Result<(), EncodeError> {
+    let too_short = EncodeError::too_short(DIR_BLOCK);
+    let start = index(length32(block).checked_sub(TAIL_SIZE).ok_or(too_short)?);
+    let mut change = 0;
+    for (offset, old) in before {
+        let end = offset.saturating_add(old.len());
+        let new = block.get(*offset..end).ok_or(too_short)?;
+        let flips: Vec<u8> = old.iter().zip(new).map(|(old, new)| old ^ new).collect();
+        change ^= csum_of_flips(&flips, start.checked_sub(end).ok_or(too_short)?);
+    }
+    let offset = index(TAIL_CHECKSUM_OFFSET).saturating_add(start);
+    let sum = le32_at(block, offset).ok_or(too_short)? ^ change;
+    put(block, offset, &sum.to_le_bytes(), DIR_BLOCK)
 }

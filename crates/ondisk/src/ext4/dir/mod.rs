@@ -19,7 +19,8 @@ pub use linear::{
     verify_dir_checksum,
 };
 pub use linear_encode::{
-    encode_dir_entry, encode_dir_tail, set_entry_inode, set_record_length, update_dir_checksum,
+    encode_dir_entry, encode_dir_tail, flip_dir_checksum, set_entry_inode, set_record_length,
+    update_dir_checksum,
 };
 
 use super::features::{Incompat, RoCompat};
