@@ -3,7 +3,6 @@
 use super::node::Node;
 use super::volume::Volume;
 use crate::ground::error::{Error, Result};
-use crate::ground::state::ROOT;
 use crate::inode::Inode;
 use crate::operations::path;
 use crate::operations::rename::{self, Place, RenameFlags};
@@ -92,6 +91,6 @@ impl Volume {
         if path.is_empty() {
             return Err(Error::NotFound);
         }
-        path::any_parent(self.state(), &self.state().inode(ROOT)?, path)
+        path::any_parent(self.state(), self.state().root()?, path)
     }
 }

@@ -21,18 +21,21 @@ use super::leave::{Leave, Leavers};
 use super::{Inode, value_refused};
 use crate::ground::error::Result;
 use crate::ground::known::Usage;
-use crate::ground::state::Ground;
+use crate::ground::state::{Ground, ROOT};
 use foldhash::fast::RandomState;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use uext4_ondisk::Ino;
 
 /// The file system's own state: its ground, and the inodes on it.
 pub(crate) struct Ext4State {
     ground: Ground,
+    /// The root directory, once it was asked for. It stays, and walks begin there without asking the cache, whose shard
+    /// and counts of references all threads would share.
+    root: OnceLock<Arc<Inode>>,
     /// Held while a directory moves to another parent: `operations/directories.rs`.
     pub(crate) moves: Mutex<()>,
     pub(super) inodes: InodeCache,
@@ -56,7 +59,23 @@ impl DerefMut for Ext4State {
 impl Ext4State {
     /// An empty cache. Unused inodes may take `inode_budget` bytes.
     pub(crate) fn new(ground: Ground, inode_budget: usize) -> Ext4State {
-        Ext4State { ground, moves: Mutex::new(()), inodes: InodeCache::new(inode_budget) }
+        let (root, moves) = (OnceLock::new(), Mutex::new(()));
+        Ext4State { ground, root, moves, inodes: InodeCache::new(inode_budget) }
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// Those of loading it.
+    #[inline]
+    pub(crate) fn root(&self) -> Result<&Arc<Inode>> {
+        match self.root.get() {
+            Some(root) => Ok(root),
+            None => {
+                let root = self.inode(ROOT)?;
+                Ok(self.root.get_or_init(|| root))
+            }
+        }
     }
 
     /// The inode, loaded once for all users. Refuses an inode that holds an attribute's value: it is not a file, even

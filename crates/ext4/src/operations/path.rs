@@ -10,7 +10,7 @@ use crate::inode::Inode;
 use crate::inode::metadata::{FileKind, Metadata};
 use crate::map;
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use uext4_ondisk::Ino;
 
@@ -43,7 +43,7 @@ impl Trail {
 /// The absolute path of `path`, without links, `.` and `..`.
 pub(crate) fn canonical(state: &Ext4State, path: &[u8]) -> Result<Vec<u8>> {
     let mut trail = Trail::default();
-    walk(state, state.inode(ROOT)?, path, true, Some(&mut trail))?;
+    walk(state, state.root()?, path, true, Some(&mut trail))?;
     if trail.steps.is_empty() {
         return Ok(b"/".to_vec());
     }
@@ -52,15 +52,42 @@ pub(crate) fn canonical(state: &Ext4State, path: &[u8]) -> Result<Vec<u8>> {
 
 /// Resolves `path` to its inode.
 pub(crate) fn resolve(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Arc<Inode>> {
-    walk(state, state.inode(ROOT)?, path, follow_last, None)
+    walk(state, state.root()?, path, follow_last, None)
 }
 
 /// Attributes of what `path` leads to. An inode that is not in memory is not loaded for them: they come from its
 /// record.
 pub(crate) fn attributes(state: &Ext4State, path: &[u8], follow_last: bool) -> Result<Metadata> {
-    match walk_to::<true>(state, state.inode(ROOT)?, path, follow_last, None)? {
+    match walk_to::<true>(state, state.root()?, path, follow_last, None)? {
         End::Inode(inode) => Ok(inode.metadata(state)),
         End::Record(metadata) => Ok(*metadata),
+    }
+}
+
+/// Where a walk is. What it begins at is lent: many threads begin at the root at the same time, and each count of its
+/// references would take the cache line from the others.
+enum At<'s> {
+    Lent(&'s Arc<Inode>),
+    Own(Arc<Inode>),
+}
+
+impl At<'_> {
+    fn into_inode(self) -> Arc<Inode> {
+        match self {
+            At::Lent(inode) => inode.clone(),
+            At::Own(inode) => inode,
+        }
+    }
+}
+
+impl Deref for At<'_> {
+    type Target = Arc<Inode>;
+
+    fn deref(&self) -> &Arc<Inode> {
+        match self {
+            At::Lent(inode) => inode,
+            At::Own(inode) => inode,
+        }
     }
 }
 
@@ -87,7 +114,7 @@ pub(super) fn at_last<T>(
     follow: bool,
     mut act: impl FnMut(&Arc<Inode>, &Directories<'_>, &[u8], Last) -> Result<T>,
 ) -> Result<T> {
-    let (mut start, mut rest) = (state.inode(ROOT)?, path.to_vec());
+    let (mut start, mut rest) = (At::Lent(state.root()?), path.to_vec());
     for _ in 0..=LINKS_MAX {
         let (parent, name) = self::parent(state, &start, &rest)?;
         let Some(name) = name else { return Err(Error::IsDirectory) };
@@ -105,7 +132,7 @@ pub(super) fn at_last<T>(
             }
         }
         drop(names);
-        start = parent;
+        start = At::Own(parent);
     }
     Err(Error::TooManyLinks)
 }
@@ -130,7 +157,7 @@ pub(crate) fn any_parent(
     start: &Arc<Inode>,
     path: &[u8],
 ) -> Result<(Arc<Inode>, Option<Vec<u8>>)> {
-    let start = if path.starts_with(b"/") { state.inode(ROOT)? } else { start.clone() };
+    let start = if path.starts_with(b"/") { state.root()? } else { start };
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     let slash = path[..end].iter().rposition(|&byte| byte == b'/');
     let (before, last) = path[..end].split_at(slash.map_or(0, |slash| slash + 1));
@@ -155,7 +182,7 @@ pub(super) fn step(state: &Ext4State, directory: &Inode, name: &[u8]) -> Result<
 
 fn walk(
     state: &Ext4State,
-    start: Arc<Inode>,
+    start: &Arc<Inode>,
     path: &[u8],
     follow_last: bool,
     trail: Option<&mut Trail>,
@@ -168,16 +195,16 @@ fn walk(
 
 /// `RECORD`: the last inode is not loaded if it is not in memory.
 #[inline]
-fn walk_to<const RECORD: bool>(
-    state: &Ext4State,
-    mut current: Arc<Inode>,
+fn walk_to<'s, const RECORD: bool>(
+    state: &'s Ext4State,
+    start: &'s Arc<Inode>,
     path: &[u8],
     follow_last: bool,
     mut trail: Option<&mut Trail>,
 ) -> Result<End> {
     // The rest of the walk: of the path, or of a link's target and what came after the link.
     let mut rest = Cow::Borrowed(path);
-    let (mut at, mut links) = (0, 0);
+    let (mut current, mut at, mut links) = (At::Lent(start), 0, 0);
     while let Some(component) = next_component(&rest, at) {
         at = component.end;
         let name = &rest[component];
@@ -216,7 +243,7 @@ fn walk_to<const RECORD: bool>(
                     next.ino(),
                 )?;
             }
-            current = next;
+            current = At::Own(next);
             continue;
         }
         links += 1;
@@ -225,7 +252,7 @@ fn walk_to<const RECORD: bool>(
         }
         let mut target = read_link(state, &next)?;
         if target.starts_with(b"/") {
-            current = state.inode(ROOT)?;
+            current = At::Lent(state.root()?);
             if let Some(trail) = &mut trail {
                 trail.steps.clear();
             }
@@ -237,7 +264,7 @@ fn walk_to<const RECORD: bool>(
     if rest.ends_with(b"/") && current.kind() != FileKind::Directory {
         return Err(Error::NotDirectory);
     }
-    Ok(End::Inode(current))
+    Ok(End::Inode(current.into_inode()))
 }
 
 /// Where the next component of a path is, from byte `at` on.

@@ -9,7 +9,6 @@ use crate::change::Files;
 use crate::dir::list::Listing;
 use crate::dir::{self, DirEntry};
 use crate::ground::error::{Error, Result};
-use crate::ground::state::ROOT;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
 use crate::seam::Ext4;
@@ -32,7 +31,7 @@ pub(crate) fn remove_at(fs: &Ext4, path: &[u8]) -> Result<()> {
 /// [`Error::Invalid`], [`Error::NotEmpty`] and [`Error::InUse`] for paths that end in `.` and `..` and for the root, as
 /// in Linux; those of resolving the path.
 pub(crate) fn split(state: &Ext4State, path: &[u8]) -> Result<(Arc<Inode>, Vec<u8>)> {
-    match path::parent(state, &state.inode(ROOT)?, path)? {
+    match path::parent(state, state.root()?, path)? {
         (parent, Some(name)) => Ok((parent, name)),
         (_, None) => Err(match path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()) {
             Some(last) => dots(last).unwrap_or(Error::NotFound),

@@ -9,7 +9,7 @@ use crate::change::free::check_frees;
 use crate::dir;
 use crate::ground::direct::Direct;
 use crate::ground::error::{Error, Result};
-use crate::ground::state::{ROOT, is_system_file};
+use crate::ground::state::is_system_file;
 use crate::inode::draft::Draft;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
@@ -28,7 +28,7 @@ pub(crate) fn remove_file(fs: &Ext4, path: &[u8]) -> Result<()> {
     let files = fs.files();
     // A failure here must not fail this call: it is retried later.
     let _waits = files.free_left();
-    let (parent, name) = path::parent(&fs.state, &fs.state.inode(ROOT)?, path)?;
+    let (parent, name) = path::parent(&fs.state, fs.state.root()?, path)?;
     let name = name.ok_or(Error::IsDirectory)?;
     let _told = fs.state.operation("unlink", parent.ino(), &name);
     look_ahead(fs, &parent, &name)?;
