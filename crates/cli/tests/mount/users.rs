@@ -53,6 +53,14 @@ fn play(root: &Path) -> Vec<String> {
     }
     chmod(&target, 0o6777);
     does(0, 0, "", "chown 1000 open/suid; stat -c %a open/suid");
+    // Also if it names nobody: that is a change, too.
+    for uid in [1000, 0] {
+        chmod(&target, 0o6777);
+        let nobody = "import os, time; then = os.stat(\"open/suid\").st_ctime_ns; time.sleep(0.02); \
+                      os.chown(\"open/suid\", -1, -1); now = os.stat(\"open/suid\"); \
+                      print(oct(now.st_mode), now.st_ctime_ns > then)";
+        does(uid, uid, "", &format!("python3 -c '{nobody}'"));
+    }
     told
 }
 
@@ -110,6 +118,8 @@ tell(lambda: os.setxattr(\"f\", \"nonsense\", b\"t\"))
 tell(lambda: sorted(os.listxattr(\"f\")))
 tell(lambda: os.getxattr(\"f\", \"user.a\"))
 tell(lambda: os.getxattr(\"f\", \"user.none\"))
+for name in (\"user.\", \"trusted.none\", \"security.none\", \"system.none\", \"nonsense\"):
+    tell(lambda: os.getxattr(\"f\", name))
 tell(lambda: len(os.getxattr(\"f\", \"user.long\")))
 tell(lambda: os.removexattr(\"f\", \"user.a\"))
 tell(lambda: os.removexattr(\"f\", \"user.a\"))

@@ -184,8 +184,11 @@ impl Served {
             set = set.modified(time);
         }
         let others = fattr::MODE | fattr::UID | fattr::GID | fattr::ATIME | fattr::MTIME;
-        if asked.valid & others != 0 {
-            node.set_attributes(&set)?;
+        match asked.valid & (fattr::SIZE | others) {
+            // `chown` that names nobody strips set-id bits, too, as one to the same owner does.
+            0 => node.set_attributes(&set.uid(node.attributes().uid))?,
+            fattr::SIZE => {}
+            _ => node.set_attributes(&set)?,
         }
         let (found, attr_valid) = self.shown(&node);
         Ok(Answer::of(&AttrOut { attr_valid, attr: attr(&found), ..AttrOut::default() }))

@@ -19,11 +19,27 @@ fn value(value: Vec<u8>, room: u32) -> Outcome<Answer> {
     }
 }
 
+/// What Linux says of an attribute that is not there: names outside of its name spaces are not supported.
+fn absence(name: &[u8]) -> Errno {
+    let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    let rest = spaces.iter().find_map(|space| name.strip_prefix(*space));
+    match (rest, name) {
+        (Some(b""), _) => Errno::INVALID,
+        (Some(_), _) | (None, b"system.posix_acl_access" | b"system.posix_acl_default") => {
+            Errno(libc::ENODATA)
+        }
+        _ => Errno::NOT_SUPPORTED,
+    }
+}
+
 impl Served {
     /// GETXATTR.
     pub(super) fn xattr(&self, request: &Request<'_>) -> Outcome<Answer> {
         let (asked, name, _) = request.with_text::<GetxattrIn>()?;
-        let stored = self.nodes.get(request.header.node)?.xattr(name)?;
+        let stored = match self.nodes.get(request.header.node)?.xattr(name) {
+            Err(uext4::Error::NoAttribute) => return Err(absence(name)),
+            found => found?,
+        };
         value(self.owners.value_shown(name, stored).ok_or(NOT_ONE_TO_ONE)?, asked.size)
     }
 
