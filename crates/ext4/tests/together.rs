@@ -2,11 +2,11 @@
 
 use crate::common;
 
-use common::{Image, assert_clean, assert_same_bytes, patterned, read_all, read_write};
+use common::{Image, aligned, assert_clean, assert_same_bytes, patterned, read_all, read_write};
 use std::sync::Arc;
 use std::time::Duration;
-use uext4::device::{CountingDevice, Device, Op};
-use uext4::{Error, File, OpenOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::device::{CountingDevice, Device, Op, WriteDurability};
+use uext4::{Error, File, InodeFlags, OpenOptions, State, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Need, VolumeBuilder, needs};
 
@@ -170,6 +170,86 @@ fn a_bad_block_fails_one_file() {
     assert!(volume.write_noted_together(&writes(&files)).iter().all(Result::is_ok));
     files.iter().for_each(|(file, bytes)| assert_same_bytes(bytes, &read_all(file)));
     drop((files, sample));
+    volume.close().unwrap();
+    assert_clean(&*memory);
+}
+
+/// What lies around the bytes in their blocks is zero on the device, whatever memory and blocks held before.
+#[test]
+fn blocks_are_filled_with_zeros() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let memory = image(&["-b", "4096"]).device();
+    let volume = open(memory.clone());
+    // Memory that was used for others, and blocks with their bytes.
+    let used: Vec<_> = files(&volume);
+    let old = vec![0xaa; 8192];
+    let writes: Vec<_> = used.iter().map(|(file, _)| (file, &old[..], 0)).collect();
+    assert!(volume.write_noted_together(&writes).iter().all(Result::is_ok));
+    for (number, (file, _)) in used.into_iter().enumerate() {
+        drop(file);
+        volume.remove_file(format!("/file-{number}")).unwrap();
+    }
+    volume.sync_all().unwrap();
+    let files = files(&volume);
+    let places: Vec<u64> = (0..FILES as u64).map(|number| 1 + number * 37 % 5000).collect();
+    let writes: Vec<_> =
+        files.iter().zip(&places).map(|((file, bytes), &pos)| (file, &bytes[..], pos)).collect();
+    assert!(volume.write_noted_together(&writes).iter().all(Result::is_ok));
+    for ((file, bytes), pos) in files.iter().zip(places) {
+        let mut found = Vec::new();
+        for piece in file.map().map(Result::unwrap).filter(|piece| piece.state == State::Written) {
+            found.resize(piece.logical as usize, 0);
+            let mut block = aligned(piece.length as usize);
+            memory.read_at(&mut block, piece.physical).unwrap();
+            found.extend_from_slice(&block);
+        }
+        let mut expected = vec![0; pos as usize];
+        expected.extend_from_slice(bytes);
+        expected.resize(expected.len().next_multiple_of(4096), 0);
+        assert_same_bytes(&expected, &found);
+    }
+    drop(files);
+    volume.close().unwrap();
+    assert_clean(&*memory);
+}
+
+/// Files that ask for more than bytes at the end of a block.
+#[test]
+fn marks_of_files_are_obeyed() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let memory = image(&["-b", "4096"]).device_with(|options| options.volatile_cache = true);
+    let faults = FaultDevice::new(memory.clone());
+    let (handle, counting) = (faults.handle(), Arc::new(CountingDevice::new(Arc::new(faults))));
+    let counters = counting.counters();
+    let volume = open(counting);
+    let make = |path: &str| volume.open_file(path, read_write().create_new(true)).unwrap();
+    let names = ["/plain", "/strict", "/privileged", "/stale", "/empty"];
+    let [plain, strict, privileged, stale, empty] = names.map(make);
+    volume.set_flags("/strict", InodeFlags::SYNC | InodeFlags::EXTENTS, true).unwrap();
+    volume.set_permissions("/privileged", 0o6755, true).unwrap();
+    // A store into a mapping may leave bytes behind the end, in the last block.
+    stale.write_any_at(&[1; 100], 0, WriteFlags::empty()).unwrap();
+    let place = stale.map().next().unwrap().unwrap().physical;
+    let mut block = aligned(4096);
+    block.fill(1);
+    memory.write_at(&block, place, WriteDurability::Cached).unwrap();
+    volume.sync_all().unwrap();
+    counters.take();
+    assert!(volume.write_noted_together(&[(&plain, &[5; 10][..], 0)])[0].is_ok());
+    assert_eq!((counters.get().flushes, counters.get().fua_writes), (0, 0));
+    assert!(volume.write_noted_together(&[(&strict, &[5; 10][..], 0), (&plain, &[6; 10], 10)])[0].is_ok());
+    assert!(counters.get().flushes > 0, "a write of a synchronous file is durable");
+    let results = volume.write_noted_together(&[(&privileged, &[5; 10][..], 0), (&stale, &[5; 10], 8192)]);
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    assert_eq!(privileged.metadata().mode & 0o7777, 0o755);
+    assert_same_bytes(&[&[1; 100][..], &[0; 8092], &[5; 10]].concat(), &read_all(&stale));
+    // One file alone, on a device that fails.
+    let action = FaultAction::Errno(5);
+    let id = handle.arm(Fault { on: FaultOn::Op(Op::Write), range: None, after: 0, times: u64::MAX, action });
+    assert!(volume.write_noted_together(&[(&empty, &[7; 10][..], 0)])[0].is_err());
+    handle.disarm(id);
+    assert_eq!((empty.size(), empty.map().count()), (0, 0));
+    drop([plain, strict, privileged, stale, empty]);
     volume.close().unwrap();
     assert_clean(&*memory);
 }

@@ -15,7 +15,6 @@ use crate::pipeline::{Fresh, Mapping};
 use crate::plan::{JournalWork, Request, Route, Sync, WriteFlags};
 use crate::write_plan::may_share;
 use std::ops;
-use std::sync::Arc;
 use uext4_blockdev::{Buffer, WriteDurability};
 
 /// Most bytes of one request.
@@ -107,10 +106,10 @@ impl<'a, F: FileSystem> Outbox<'a, F> {
         let state = file.state();
         let fits = !write.buf.is_empty() && Self::needs(write) as u64 <= BOUNCE_MAX;
         let plain = file.priority.is_of_thread() && file.flags_of(WriteFlags::empty()).is_empty();
-        let known = self.staged.iter().any(|staged| Arc::ptr_eq(&staged.file.inode, &file.inode));
-        if !fits || !plain || known || may_share(&request, &state.view(), file.switches) {
+        if !fits || !plain || may_share(&request, &state.view(), file.switches) {
             return Ok(());
         }
+        // A second write of a file finds its gate held.
         let Some(guard) = state.gate.try_visit_exclusive() else { return Ok(()) };
         let plan = engine.decide(file, &request, &mut Mapping::Due, false)?;
         let block = state.view().block_size();
