@@ -44,7 +44,8 @@ mkdir -p "$check"
 members="" patches=""
 for crate in "$out"/*.crate; do
     folder=$(basename "$crate" .crate)
-    tar -x -C "$check" -f "$crate"
+    # As new files: their times in the archive are the same each time, and cargo would take them for what it compiled.
+    tar -x -m -C "$check" -f "$crate"
     for file in README.md LICENSE-MIT LICENSE-APACHE; do
         [ -f "$check/$folder/$file" ] || { echo "$folder lacks $file"; exit 1; }
     done
