@@ -14,7 +14,9 @@ use crate::mapping::{Piece, Range};
 use crate::pipeline::{Fresh, Mapping};
 use crate::plan::{JournalWork, Request, Route, Sync, WriteFlags};
 use crate::write_plan::may_share;
+use std::collections::HashSet;
 use std::ops;
+use std::sync::Arc;
 use uext4_blockdev::{Buffer, WriteDurability};
 
 /// Most bytes of one request.
@@ -38,12 +40,17 @@ impl<F: FileSystem> Engine<F> {
         let mut results: Vec<Option<Result<(), F::Error>>> = writes.iter().map(|_| None).collect();
         let mut outbox =
             Outbox { engine: self, memory: None, used: 0, parts: Vec::new(), staged: Vec::new() };
+        // Files of which a write is done alone, in the end: so are all that come after it.
+        let mut left = HashSet::new();
         for (number, write) in writes.iter().enumerate() {
             if outbox.is_full_for(write) {
                 outbox.send(&mut results);
             }
-            if let Err(error) = outbox.stage(number, write) {
-                results[number] = Some(Err(error));
+            let inode = Arc::as_ptr(&write.file.inode);
+            match (!left.contains(&inode)).then(|| outbox.stage(number, write)) {
+                Some(Ok(true)) => {}
+                Some(Ok(false)) | None => drop(left.insert(inode)),
+                Some(Err(error)) => results[number] = Some(Err(error)),
             }
         }
         outbox.send(&mut results);
@@ -51,7 +58,6 @@ impl<F: FileSystem> Engine<F> {
             Some(result) => result,
             None => self.write_alone(write),
         };
-        // A second write of a file is not staged, so it comes after the first here, too.
         writes.iter().zip(results).map(alone).collect()
     }
 
@@ -92,11 +98,11 @@ impl<'a, F: FileSystem> Outbox<'a, F> {
         self.used + Self::needs(write) > TOGETHER_MAX
     }
 
-    /// Claims blocks for a write, and takes its bytes. Does nothing with one that has to be done alone.
+    /// Claims blocks for a write, and copies its bytes. `false`: nothing was done, the write has to be done alone.
     ///
     /// # Errors
-    /// Those of the write, which is done with then.
-    fn stage(&mut self, number: usize, write: &NotedWrite<'a, F>) -> Result<(), F::Error> {
+    /// Those of the write. It has failed then.
+    fn stage(&mut self, number: usize, write: &NotedWrite<'a, F>) -> Result<bool, F::Error> {
         let (engine, file) = (self.engine, write.file);
         engine.check_process()?;
         engine.fs.check_alive()?;
@@ -107,17 +113,17 @@ impl<'a, F: FileSystem> Outbox<'a, F> {
         let fits = !write.buf.is_empty() && Self::needs(write) as u64 <= BOUNCE_MAX;
         let plain = file.priority.is_of_thread() && file.flags_of(WriteFlags::empty()).is_empty();
         if !fits || !plain || may_share(&request, &state.view(), file.switches) {
-            return Ok(());
+            return Ok(false);
         }
         // A second write of a file finds its gate held.
-        let Some(guard) = state.gate.try_visit_exclusive() else { return Ok(()) };
+        let Some(guard) = state.gate.try_visit_exclusive() else { return Ok(false) };
         let plan = engine.decide(file, &request, &mut Mapping::Due, false)?;
         let block = state.view().block_size();
         let (start, end) = (range.pos - plan.zero_edges.head, range.end() + plan.zero_edges.tail);
         let whole = start.is_multiple_of(block) && end.is_multiple_of(block);
         let extends = plan.journal == JournalWork::Extend && plan.route == Route::Allocate;
         if !extends || !whole || plan.zero_edges.old_tail > 0 || plan.drops_privileges {
-            return Ok(());
+            return Ok(false);
         }
         engine.count_write(&engine.counters, &request, &plan, true, state.block_bits(), file.switches);
         let extension = engine.fs.extend_begin(&file.inode, range)?;
@@ -131,7 +137,7 @@ impl<'a, F: FileSystem> Outbox<'a, F> {
                 let size = range.end().max(state.size());
                 let parts = first..self.parts.len();
                 self.staged.push(Staged { number, file, guard, extension, fresh, size, parts });
-                Ok(())
+                Ok(true)
             }
             Err(error) => {
                 self.parts.truncate(first);

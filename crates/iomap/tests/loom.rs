@@ -365,6 +365,27 @@ fn share(gate: &InodeGate, guarded: &Guarded) {
     drop(guard);
 }
 
+/// Holds the gate alone if nobody is there.
+fn change_if_alone(gate: &InodeGate, guarded: &Guarded) {
+    let Some(guard) = gate.try_visit_exclusive() else { return };
+    guarded.change();
+    thread::yield_now();
+    assert!(gate.try_lock_shared(false).is_err(), "opened under an exclusive hold");
+    drop(guard);
+}
+
+#[test]
+fn who_does_not_wait_comes_to_the_gate_of_an_owner() {
+    owner_and_second("owner_and_trier", change_if_alone);
+    visitor_and_second("visitor_and_trier", change_if_alone);
+}
+
+#[test]
+fn who_does_not_wait_comes_to_a_lent_gate() {
+    borrower_and("borrower_and_trier", 2, 1, &[change_if_alone]);
+    borrower_and("borrower_trier_and_sharer", 2, 1, &[change_if_alone, share]);
+}
+
 #[test]
 fn who_shares_a_lent_gate() {
     borrower_and("borrower_and_sharer", 3, 1, &[share]);
