@@ -11,7 +11,7 @@ use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Equivalent, Lifecycle, Weighter};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use uext4_ondisk::Ino;
 
 /// Bytes of an answer beside its name: key, value, and its places in the tables.
@@ -71,7 +71,7 @@ impl Lifecycle<Key, Option<Ino>> for Evictions {
     }
 }
 
-/// Look-ups in some directories.
+/// Look-ups of some threads: all of them look up names in the root.
 #[repr(align(64))]
 #[derive(Default)]
 struct Lookups {
@@ -79,8 +79,19 @@ struct Lookups {
     misses: AtomicU64,
 }
 
-/// Counters are apart for so many directories: look-ups in one directory share its lock anyway.
+/// Parts of the counters.
 const PARTS: usize = 16;
+
+/// The part of the calling thread.
+#[inline]
+fn own_part() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % PARTS;
+    }
+    // A thread that ends has none any more.
+    OWN.try_with(|own| *own).unwrap_or_default()
+}
 
 /// What a cache holds and did, as [`CacheUse`](crate::CacheUse) says.
 #[derive(Clone, Copy, Default)]
@@ -123,7 +134,7 @@ impl KnownNames {
     /// directory are locked.
     pub(crate) fn get(&self, directory: DirectoryId, name: &[u8]) -> Option<Option<Ino>> {
         let found = self.answers.as_ref()?.get(&Asked { directory, name });
-        let lookups = &self.lookups[directory.0 as usize % PARTS];
+        let lookups = &self.lookups[own_part()];
         let counter = if found.is_some() { &lookups.hits } else { &lookups.misses };
         counter.fetch_add(1, Ordering::Relaxed);
         found
