@@ -53,7 +53,7 @@ struct JsonAreas {
 /// Written while they are found.
 struct Names<'a, 'c> {
     found: RefCell<Compare<'c>>,
-    unknown: &'a RefCell<Vec<Unknown>>,
+    tell: &'a dyn Fn(Unknown),
 }
 
 #[derive(Serialize)]
@@ -102,7 +102,7 @@ impl Serialize for Names<'_, '_> {
                         bytes: found.bytes,
                     })?;
                 }
-                Err(unknown) => self.unknown.borrow_mut().push(unknown),
+                Err(unknown) => (self.tell)(unknown),
             }
         }
         list.end()
@@ -148,8 +148,11 @@ pub(super) fn diff(file: &Path, globals: &Globals) -> Result<(), CliError> {
         true => Err("a merge was cut: run it again".to_owned()),
         false => states(&overlay, file, globals).map_err(|error| error.to_string()),
     };
-    let mut failures = globals.failures();
-    let unknown = RefCell::default();
+    let failures = RefCell::new(globals.failures());
+    // At once: on a damaged volume it may be much.
+    let tell = |Unknown { path, error }| {
+        failures.borrow_mut().tell(&CliError::at(OsStr::from_bytes(&path), error));
+    };
     let (areas, names, not_compared) = match &states {
         Ok([old, new]) => {
             let at = |error| CliError::at(file.as_os_str(), error);
@@ -160,7 +163,7 @@ pub(super) fn diff(file: &Path, globals: &Globals) -> Result<(), CliError> {
     };
     let mut out = Out::new();
     if globals.json {
-        json(&overlay, &mut out, areas, names, not_compared, &unknown)?;
+        json(&overlay, &mut out, areas, names, not_compared, &tell)?;
     } else {
         ranges(&overlay, &mut out)?;
         if let Some(reason) = not_compared {
@@ -172,16 +175,13 @@ pub(super) fn diff(file: &Path, globals: &Globals) -> Result<(), CliError> {
             for found in names {
                 match found {
                     Ok(found) => print_name(&found, &mut out)?,
-                    Err(failed) => unknown.borrow_mut().push(failed),
+                    Err(unknown) => tell(unknown),
                 }
             }
         }
     }
     out.finish()?;
-    for Unknown { path, error } in unknown.into_inner() {
-        failures.tell(&CliError::at(OsStr::from_bytes(&path), error));
-    }
-    failures.finish()
+    failures.into_inner().finish()
 }
 
 fn json(
@@ -190,7 +190,7 @@ fn json(
     areas: Option<Areas>,
     names: Option<Compare<'_>>,
     not_compared: Option<String>,
-    unknown: &RefCell<Vec<Unknown>>,
+    tell: &dyn Fn(Unknown),
 ) -> Result<(), CliError> {
     let changed = overlay.changed_bytes();
     let areas = areas.map(|areas| JsonAreas {
@@ -210,7 +210,7 @@ fn json(
         ranges: Ranges(overlay),
         not_compared,
         areas,
-        names: names.map(|found| Names { found: RefCell::new(found), unknown }),
+        names: names.map(|found| Names { found: RefCell::new(found), tell }),
     })
 }
 
