@@ -46,7 +46,7 @@ mkfs_sweep() {
     esac
     built_tests mkfs_sweep::
 }
-# Models replace std's atomics in the whole dependency tree, so they have a build of their own, one for all.
+# Models replace std's atomics in the whole dependency tree, so all of them are one build of their own.
 models() {
     local file packages=()
     for file in crates/*/tests/loom.rs; do

@@ -1,4 +1,4 @@
-//! What differs between two states of a volume: the volume on a device, and the one on an overlay over that device.
+//! What differs between two states of a volume: on a device, and on an overlay over that device.
 //!
 //! Both trees are walked at once. Contents are only read where the device has other bytes, or where a file lies
 //! elsewhere. Memory: the directories of one path.
@@ -241,7 +241,7 @@ impl Iterator for Compare<'_> {
         while self.ready.is_empty() && !self.levels.is_empty() {
             self.step();
         }
-        // At most a difference, and then why what is below it is unknown.
+        // At most one difference, followed by the reason why what is below it is unknown.
         (!self.ready.is_empty()).then(|| self.ready.remove(0))
     }
 }

@@ -29,9 +29,9 @@ const PIECE_MIN: usize = 16 << 10;
 const ALONE: usize = 64 << 10;
 /// Threads that write.
 const THREADS: usize = 4;
-/// So many bytes are worth a request of the device at once, together with others.
+/// Once so many bytes wait, they are written.
 const TOGETHER: usize = 1 << 20;
-/// How long less than that waits for more, unless somebody waits for it.
+/// How long fewer bytes wait for more, unless somebody waits for them.
 const REST: Duration = Duration::from_millis(100);
 /// Bytes of the volume that late writes leave free, at most a sixteenth: for what is made meanwhile and not counted.
 const SPARE: u64 = 32 << 20;

@@ -223,7 +223,7 @@ fn root_limits_hold_for_users_and_not_for_root() {
 
 const ACL: &str = "system.posix_acl_access";
 
-/// An access control list with these users and a group, as the attribute has it.
+/// The bytes of an access control list with these users and a group.
 fn list(users: &[u32], group: u32) -> Vec<u8> {
     let entry = |tag: u16, number: u32| [&tag.to_le_bytes()[..], &[6, 0], &number.to_le_bytes()].concat();
     let mut list = vec![2, 0, 0, 0];

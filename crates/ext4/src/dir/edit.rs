@@ -50,7 +50,7 @@ pub(crate) trait DirMap {
 /// Most bytes whose change is summed instead of the block.
 const FEW: u32 = 512;
 
-/// The new contents of a block, except for its checksum unless it is sealed.
+/// The new contents of a block. Its checksum is right only if it is sealed.
 pub(super) struct Sheet {
     pub(super) kind: DirBlockKind,
     pub(super) bytes: Vec<u8>,

@@ -30,7 +30,7 @@ pub struct Caches {
     pub metadata: CacheUse,
     /// Bytes of those that are in the journal, or need none, and wait for their write to the place where they belong.
     pub metadata_waiting: u64,
-    /// Names that were looked up, those that are absent included.
+    /// Names that were looked up, found or not.
     pub names: CacheUse,
     /// Inodes. Bytes are those of inodes that nobody uses: only they are evicted.
     pub inodes: CacheUse,

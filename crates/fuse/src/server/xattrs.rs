@@ -7,7 +7,7 @@ use crate::request::Request;
 use crate::wire::{GetxattrIn, GetxattrOut, SETXATTR_ACL_KILL_SGID, SetxattrIn};
 use uext4::XattrFlags;
 
-/// An access control list whose users or groups are not all different ones for who asks.
+/// An access control list in which the caller would see two users, or two groups, as one.
 const NOT_ONE_TO_ONE: Errno = Errno(libc::EOPNOTSUPP);
 
 /// A value, or its length if the caller has no room yet.
