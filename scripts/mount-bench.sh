@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The same work in a mount of uext4, of fuse2fs and of the kernel (loop device with direct I/O), on the same image:
-# sequential and random data, names, a tar archive, warm walks. The three take turns in each round. Root.
+# The same work in a mount of uext4 (through /dev/fuse, and through io_uring where the kernel has it), of fuse2fs and of
+# the kernel (loop device with direct I/O), on the same image: sequential and random data, names, a tar archive, warm
+# walks. They take turns in each round. Root.
 #
 #   scripts/mount-bench.sh [ROUNDS]        rows of Markdown: medians, and uext4 against the others
 #   SIZE=256m  FILES=20000  RUNTIME=2      bytes of sequential work, files, seconds of each random job
@@ -32,14 +33,29 @@ leave() {
     done
     if [ -n "$loop" ]; then losetup -d "$loop"; loop=; fi
 }
-trap 'leave; rm -rf "$work"' EXIT
+# FUSE over io_uring is off by default: it is on while a lock is held, and as it was afterwards.
+switch=/sys/module/fuse/parameters/enable_uring tools="dev fuse2fs kernel" before=
+if [ -w $switch ]; then
+    exec 8> /tmp/uext4-fuse-uring.lock
+    flock 8
+    before=$(cat $switch)
+    tools="dev uring fuse2fs kernel"
+fi
+finish() {
+    leave
+    if [ -n "$before" ]; then echo "$before" > $switch; fi
+    rm -rf "$work"
+}
+trap finish EXIT
+if [ -n "$before" ]; then echo Y > $switch; fi
+tools=${TOOLS:-$tools}
 
 # enter TOOL: makes the volume anew and mounts it.
 enter() {
     rm -f "$image"
     mke2fs -q -F -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$image" 3G
     case $1 in
-    uext4) "$uext4" mount -o allow_other,dev,suid "$image" "$mnt" ;;
+    dev | uring) "$uext4" mount -o "allow_other,dev,suid,transport=$1" "$image" "$mnt" 8>&- ;;
     fuse2fs) fuse2fs -o fakeroot,allow_other,big_writes,kernel_cache "$image" "$mnt" > /dev/null 2>&1 ;;
     kernel)
         loop=$(losetup --find --show --direct-io=on "$image")
@@ -115,10 +131,10 @@ run() {
 
 : > "$results"
 for _ in $(seq "$rounds"); do
-    for tool in uext4 fuse2fs kernel; do run "$tool"; done
+    for tool in $tools; do run "$tool"; done
 done
-echo "| work | uext4 against fuse2fs | against the kernel | uext4 |"
-echo "|---|--:|--:|--:|"
+echo "| work | /dev/fuse against fuse2fs | against the kernel | io_uring against fuse2fs | against the kernel |"
+echo "|---|--:|--:|--:|--:|"
 awk -F ';' '
     !($1 in seen) { seen[$1] = 1; order[++count] = $1 }
     { all[$1, $2] = all[$1, $2] " " $3 }
@@ -128,10 +144,15 @@ awk -F ';' '
             if (parts[j] + 0 < parts[i] + 0) { swap = parts[i]; parts[i] = parts[j]; parts[j] = swap }
         return parts[int((n + 1) / 2)]
     }
+    function against(work, ours, other, digits) {
+        ours = median(all[work, ours]); other = median(all[work, other])
+        return ours && other ? sprintf("%." digits "f", ours / other) : "–"
+    }
     END {
         for (i = 1; i <= count; i++) {
-            ours = median(all[order[i], "uext4"]); other = median(all[order[i], "fuse2fs"])
-            kernel = median(all[order[i], "kernel"])
-            printf "| %s | %.1f | %.2f | %s |\n", order[i], other ? ours / other : 0, kernel ? ours / kernel : 0, ours
+            work = order[i]
+            printf "| %s | %s | %s | %s | %s |\n", work, against(work, "dev", "fuse2fs", 1),
+                against(work, "dev", "kernel", 2), against(work, "uring", "fuse2fs", 1),
+                against(work, "uring", "kernel", 2)
         }
     }' "$results"

@@ -55,6 +55,8 @@ Options of -o, separated by commas:
   offset=BYTES, partition=N    the part of the device that holds the volume
   sandbox=auto|require|off     the server can open no other files, run no programs and has no rights (auto: as far as
                                the kernel allows; require: it fails otherwise)
+  transport=auto|dev|uring     how requests come from the kernel: through io_uring (uring), /dev/fuse (dev), or io_uring
+                               if the kernel offers it (auto; `uext4 stats DIR` tells which)
   stats=SOCKET                 tell what the server counts on this socket too, for Prometheus
   sync, dirsync                every change, every change of names is durable when it returns
   errors=remount-ro, lazytime  always the case: after an error nothing is written; times alone cause no commit
@@ -77,6 +79,9 @@ pub struct MountArgs {
     /// The same as -o sandbox=off.
     #[arg(long)]
     pub no_sandbox: bool,
+    /// The same as -o transport=.
+    #[arg(long, value_name = "auto|dev|uring")]
+    pub transport: Option<String>,
     /// Options, separated by commas.
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
@@ -88,7 +93,9 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
         let ended = keeper::serve(&args.directory);
         return ended.map_err(|error| CliError::host(args.directory.as_os_str(), "unmount", &error));
     }
-    let mut options = Options::parse(&args.options, globals.overlaid(&device(&args.device)?))?;
+    let transport = args.transport.iter().map(|transport| format!("transport={transport}"));
+    let lists: Vec<_> = args.options.iter().cloned().chain(transport).collect();
+    let mut options = Options::parse(&lists, globals.overlaid(&device(&args.device)?))?;
     if args.no_sandbox {
         options.sandbox = Confine::Off;
     }

@@ -210,7 +210,8 @@ impl Told {
         let layers = self.values.iter().filter(|(_, holds)| holds.as_u64() == Some(1));
         let layers: Vec<_> = layers.filter_map(|(name, _)| name.strip_prefix("uext4_sandbox_")).collect();
         let sandbox = if layers.is_empty() { "off".into() } else { layers.join(", ") };
-        writeln!(out, "sandbox: {sandbox}")?;
+        let rings = self.values.get("uext4_uring").and_then(serde_json::Number::as_u64) == Some(1);
+        writeln!(out, "transport: {}; sandbox: {sandbox}", if rings { "io_uring" } else { "/dev/fuse" })?;
         self.screen_volume(before, out)?;
         writeln!(
             out,

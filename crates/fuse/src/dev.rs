@@ -3,7 +3,7 @@
 use crate::transport::{Channel, RequestBuffer};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// The descriptor of a mount. Several threads read it, each gets whole requests.
 pub(crate) struct Device(OwnedFd);
@@ -12,6 +12,12 @@ impl Device {
     /// A descriptor that belongs to a mount.
     pub(crate) fn new(descriptor: OwnedFd) -> Device {
         Device(descriptor)
+    }
+}
+
+impl AsRawFd for Device {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

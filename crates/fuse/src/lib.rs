@@ -4,9 +4,10 @@
 //! serves it with threads until it is unmounted, and [`Session::close`] writes everything home. The kernel
 //! caches what is read; writes that need not be durable wait a moment in memory (`behind`).
 //!
-//! Reading path: `session` (threads, interrupts, the end), `request` and `reply` (the protocol), `server` (one function
+//! Reading path: `session` (begin and end), `readers` and `queues` (threads, on `/dev/fuse` and on rings), `work` (what
+//! they share, interrupts), `request` and `reply` (the protocol), `server` (one function
 //! per operation), `table` (what the kernel knows by number), `behind` (late writes).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![deny(missing_docs)]
 
 mod behind;
@@ -15,8 +16,12 @@ mod mount;
 mod mountinfo;
 mod options;
 mod owners;
+mod queues;
+mod readers;
 mod reply;
 mod request;
+#[allow(unsafe_code)]
+mod ring;
 mod sandbox;
 mod server;
 mod session;
@@ -25,10 +30,11 @@ mod stats;
 mod table;
 mod transport;
 mod wire;
+mod work;
 
 pub use mount::{Connection, MountError, MountOptions, mount, unmount};
 pub use mountinfo::MountEntry;
-pub use options::ServeOptions;
+pub use options::{ServeOptions, Transport};
 pub use sandbox::{Needs, Sandbox};
 pub use session::{Ended, Session, Stopper};
 pub use socket::{Answering, Ending, NotClean, Server, Socket, Waiting};

@@ -2,7 +2,7 @@
 
 use crate::owners::Owners;
 use crate::reply::{Errno, Outcome};
-use crate::wire::{self, ExtensionHeader, InHeader, op};
+use crate::wire::{self, ExtensionHeader, InHeader, RingHead, op};
 use uext4::Caller;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -12,7 +12,10 @@ pub(crate) struct Request<'b> {
     pub(crate) header: InHeader,
     /// How owners of the volume appear to its caller.
     owners: Owners,
-    arguments: &'b [u8],
+    /// The first structure, with all that follows it if that came in the same piece.
+    first: &'b [u8],
+    /// What came apart from it.
+    rest: &'b [u8],
     extensions: &'b [u8],
 }
 
@@ -39,8 +42,27 @@ impl<'b> Request<'b> {
         if header.len as usize != bytes.len() {
             return Err(Errno::INVALID);
         }
-        let (arguments, extensions) = rest.split_at(arguments);
-        Ok(Request { header, owners: Owners::default(), arguments, extensions })
+        let (first, extensions) = rest.split_at(arguments);
+        Ok(Request { header, owners: Owners::default(), first, rest: &[], extensions })
+    }
+
+    /// Decodes what came through a ring: the header and the first structure in one place, the rest in another.
+    ///
+    /// # Errors
+    /// If lengths do not fit.
+    pub(crate) fn from_parts(head: &'b RingHead, rest: &'b [u8]) -> Outcome<Request<'b>> {
+        let (header, _): (InHeader, _) = cut(&head.header)?;
+        let apart = (header.len as usize).checked_sub(size_of::<InHeader>() + rest.len());
+        let first = apart.and_then(|length| head.operation.get(..length)).ok_or(Errno::INVALID)?;
+        let extensions = usize::from(header.extensions) * 8;
+        let end = rest.len().checked_sub(extensions).ok_or(Errno::INVALID)?;
+        let (rest, extensions) = rest.split_at(end);
+        Ok(Request { header, owners: Owners::default(), first, rest, extensions })
+    }
+
+    /// All that follows the header, if that has no structure.
+    fn only(&self) -> &'b [u8] {
+        if self.first.is_empty() { self.rest } else { self.first }
     }
 
     /// As it appears where owners are mapped.
@@ -50,7 +72,8 @@ impl<'b> Request<'b> {
 
     /// The arguments, which are one structure and what follows it.
     pub(crate) fn arguments<T: FromBytes + KnownLayout + Immutable>(&self) -> Outcome<(T, &'b [u8])> {
-        cut(self.arguments)
+        let (arguments, after) = cut(self.first)?;
+        Ok((arguments, if self.rest.is_empty() { after } else { self.rest }))
     }
 
     /// A structure followed by a name.
@@ -70,17 +93,17 @@ impl<'b> Request<'b> {
 
     /// The only argument is a name of a directory entry.
     pub(crate) fn name(&self) -> Outcome<&'b [u8]> {
-        checked(cut_name(self.arguments)?.0)
+        checked(cut_name(self.only())?.0)
     }
 
     /// The only argument is a text that ends with a zero.
     pub(crate) fn text(&self) -> Outcome<&'b [u8]> {
-        Ok(cut_name(self.arguments)?.0)
+        Ok(cut_name(self.only())?.0)
     }
 
     /// A name and a text.
     pub(crate) fn name_and_text(&self) -> Outcome<(&'b [u8], &'b [u8])> {
-        let (name, rest) = cut_name(self.arguments)?;
+        let (name, rest) = cut_name(self.only())?;
         Ok((checked(name)?, cut_name(rest)?.0))
     }
 

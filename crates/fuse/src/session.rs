@@ -1,34 +1,25 @@
-//! A mount that is served: threads that each read a request, do it and answer.
-//!
-//! Syncs, reads and writes wait for the device, which can hang. They must not take all threads, since an interrupt
-//! has to be read by one, and the device does many requests at a time: when all threads wait, another one starts. It
-//! ends when it was not needed for a while. An interrupted sync that goes on for a second is answered `EINTR`, so
-//! that its caller can be killed; whatever it wrote may or may not be durable then.
+//! A mount that is served: its begin, what is told of it, and its end.
 
+use crate::dev::Device;
 use crate::mount::Connection;
-use crate::options::ServeOptions;
-use crate::reply::{Errno, Outcome, Reply};
-use crate::request::{Request, cut};
-use crate::server::{Answer, Negotiated, Payload, Served, negotiate};
+use crate::options::{ServeOptions, Transport};
+use crate::queues::{Queues, processors};
+use crate::readers::{Readers, ThreadMemory};
+use crate::reply::{Errno, Reply};
+use crate::request::Request;
+use crate::ring::Ring;
+use crate::server::{Negotiated, Served, negotiate};
 use crate::stats::{Counters, single};
-use crate::transport::{Channel, DATA_MAX, RequestBuffer};
-use crate::wire::{InHeader, InitOut, InterruptIn, op};
+use crate::transport::Channel;
+use crate::wire::{InitOut, init, op};
+use crate::work::{Last, Work, let_go_of_interrupted};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
-use uext4::{Buffer, BufferPool, Volume};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use uext4::Volume;
 use zerocopy::IntoBytes;
-
-/// Most threads that are started beyond those asked for, while others wait for the device.
-const MORE_MAX: usize = 64;
-/// How long a thread stays that was not needed.
-const SPARE: Duration = Duration::from_secs(1);
-/// How long an interrupted sync may go on before its caller is let go: a signal alone shall not fail it.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// Why serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +32,10 @@ pub enum Ended {
 
 /// A mounted volume that is served by threads of this process.
 pub struct Session {
-    shared: Arc<Shared>,
+    work: Arc<Work>,
+    // Their threads keep them.
+    readers: Weak<Readers>,
+    queues: Weak<Queues>,
     ended: Receiver<Ended>,
     stopper: Stopper,
 }
@@ -67,88 +61,73 @@ impl Drop for LastThread {
     }
 }
 
-/// How many threads there are, and how many of them wait for the device.
-struct Threads {
-    all: usize,
-    waiting: usize,
-    /// When nearly all of them waited last.
-    needed: Option<Instant>,
-}
-
-struct Shared {
-    channel: Arc<dyn Channel>,
-    /// Held for reading by each request; taken at the end.
-    served: RwLock<Option<Served>>,
-    /// Replies of syncs under way: the sync or an interrupt answers, whichever comes first.
-    syncs: Mutex<HashMap<u64, Reply>>,
-    interrupts: Sender<(u64, Instant)>,
-    threads: Mutex<Threads>,
-    wanted: usize,
-    counters: Counters,
-}
-
 impl Session {
     /// Greets the kernel, and starts the threads that serve the mount.
     ///
     /// # Errors
-    /// If the kernel is too old (before Linux 5.12), the mount is gone already, or there is no memory or thread.
+    /// If the kernel is too old (before Linux 5.12) or lacks the transport that the options demand, the mount is gone
+    /// already, or there is no memory or thread.
     pub fn start(connection: Connection, volume: Volume, options: &ServeOptions) -> io::Result<Session> {
-        let channel: Arc<dyn Channel> = Arc::new(connection.into_device());
-        greet(&channel)?;
-        let wanted = options.threads.max(1);
-        let served = Served::new(volume, channel.clone(), options.clone())?;
+        let device = Arc::new(connection.into_device());
+        let channel: Arc<dyn Channel> = device.clone();
+        let rings = rings(options.transport, &device);
+        let offered = greet(&channel, rings.is_ok())?;
+        let rings = rings.and_then(|()| if offered { Ok(()) } else { Err(not_offered()) });
+        let threads = options.threads.max(1);
         let (interrupts, interrupted) = std::sync::mpsc::channel();
-        let shared = Arc::new(Shared {
+        let work = Arc::new(Work {
+            served: RwLock::new(Some(Served::new(volume, channel.clone(), options.clone())?)),
             channel,
-            served: RwLock::new(Some(served)),
             syncs: Mutex::default(),
             interrupts,
-            threads: Mutex::new(Threads { all: wanted, waiting: 0, needed: None }),
-            wanted,
-            counters: Counters::new(wanted),
+            counters: Counters::new(threads.max(processors().unwrap_or(1))),
         });
         let (stop, ended) = channel_of_ends();
-        let last = Arc::new(LastThread(stop.0.clone()));
-        let weak = Arc::downgrade(&shared);
-        let grace = move || {
-            for (unique, since) in interrupted {
-                std::thread::sleep((since + GRACE).saturating_duration_since(Instant::now()));
-                let Some(shared) = weak.upgrade() else { return };
-                let late = shared.syncs.lock().remove(&unique);
-                if let Some(reply) = late {
-                    let _gone = reply.answer(Err(Errno(libc::EINTR)));
-                }
-            }
+        let last: Last = Arc::new(LastThread(stop.0.clone()));
+        let queues = rings.and_then(|()| Queues::start(work.clone(), device, last.clone()));
+        let queues = match (queues, options.transport) {
+            (Ok(queues), _) => queues,
+            (Err(error), Transport::Uring) => return Err(error),
+            (Err(_), Transport::Auto | Transport::Dev) => Weak::new(),
         };
-        std::thread::Builder::new().name("uext4-interrupt".into()).spawn(grace)?;
-        for _ in 0..wanted {
-            spawn(&shared, &last, false)?;
-        }
-        Ok(Session { shared, ended, stopper: stop })
+        let_go_of_interrupted(Arc::downgrade(&work), interrupted, Queues::take_over(queues.clone()))?;
+        // One is enough for what never comes through rings: others start while it waits.
+        let readers = if queues.strong_count() > 0 { 1 } else { threads };
+        let readers = Readers::start(work.clone(), readers, last)?;
+        Ok(Session { work, readers, queues, ended, stopper: stop })
+    }
+
+    /// How requests come.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        if self.queues.strong_count() > 0 { Transport::Uring } else { Transport::Dev }
     }
 
     /// What gives the counters as Prometheus text, from any thread. While the volume is being closed only those of
     /// requests.
     pub fn metrics(&self) -> impl Fn() -> String + Send + use<> {
-        let shared = Arc::downgrade(&self.shared);
+        let work = Arc::downgrade(&self.work);
+        let (readers, queues) = (self.readers.clone(), self.queues.clone());
         move || {
             let mut text = String::new();
-            let Some(shared) = shared.upgrade() else { return text };
-            shared.counters.write(&mut text);
+            let Some(work) = work.upgrade() else { return text };
+            work.counters.write(&mut text);
             write_process(&mut text);
-            let (all, waiting) = {
-                let threads = shared.threads.lock();
-                (threads.all, threads.waiting)
-            };
+            let through_rings = queues.upgrade().map(|queues| queues.count());
+            let (all, waiting) = readers.upgrade().map_or((0, 0), |readers| readers.count());
+            let (more, busy) = through_rings.unwrap_or((0, 0));
+            let (all, waiting) = (all + more, waiting + busy);
+            let rings = through_rings.is_some().into();
+            single(&mut text, "uext4_uring", "gauge", "Whether requests come through io_uring.", rings);
             single(&mut text, "uext4_threads", "gauge", "Threads that serve requests.", all as u64);
             single(
                 &mut text,
                 "uext4_threads_waiting",
                 "gauge",
-                "Those of them that wait for the device.",
+                "Those of them that wait for the device, or are busy with a request of a ring.",
                 waiting as u64,
             );
-            if let Some(Some(served)) = shared.served.try_read().as_deref() {
+            if let Some(Some(served)) = work.served.try_read().as_deref() {
                 served.write_stats(&mut text);
             }
             text
@@ -178,7 +157,7 @@ impl Session {
     /// # Errors
     /// As of [`Volume::close`]; a failure of a write that was acknowledged before, if no sync told it.
     pub fn close(self) -> Result<(), uext4::Error> {
-        let served = self.shared.served.write().take();
+        let served = self.work.served.write().take();
         served.map_or(Ok(()), Served::close)
     }
 }
@@ -200,21 +179,22 @@ fn channel_of_ends() -> (Stopper, Receiver<Ended>) {
     (Stopper(sender), receiver)
 }
 
-/// Memory of one thread.
-struct ThreadMemory {
-    request: RequestBuffer,
-    reply: Buffer,
-}
-
-impl ThreadMemory {
-    fn new() -> Result<ThreadMemory, uext4::Error> {
-        let pool = BufferPool::new(4 * DATA_MAX)?;
-        Ok(ThreadMemory { request: RequestBuffer::new(&pool)?, reply: pool.take(DATA_MAX)? })
+/// Whether rings may and can be had here.
+fn rings(transport: Transport, device: &Arc<Device>) -> io::Result<()> {
+    if transport == Transport::Dev {
+        return Err(io::ErrorKind::Unsupported.into());
     }
+    processors()?;
+    Ring::new(device.clone()).map(drop)
 }
 
-/// Serves INIT.
-fn greet(channel: &Arc<dyn Channel>) -> io::Result<()> {
+fn not_offered() -> io::Error {
+    let reason = "the kernel does not offer FUSE over io_uring (/sys/module/fuse/parameters/enable_uring)";
+    io::Error::new(io::ErrorKind::Unsupported, reason)
+}
+
+/// Serves INIT. Returns whether requests are to come through rings, which the kernel must offer and this process want.
+fn greet(channel: &Arc<dyn Channel>, rings: bool) -> io::Result<bool> {
     let mut memory = ThreadMemory::new().map_err(io::Error::other)?;
     loop {
         let Some(length) = channel.receive(&mut memory.request)? else {
@@ -229,136 +209,16 @@ fn greet(channel: &Arc<dyn Channel>) -> io::Result<()> {
             continue;
         }
         let send = |reply: Reply, out: InitOut| reply.answer(Ok(out.as_bytes()));
-        match negotiate(&request) {
-            Ok(Negotiated::Ready(out)) => return send(reply, out),
+        match negotiate(&request, rings) {
+            Ok(Negotiated::Ready(out)) => {
+                send(reply, out)?;
+                return Ok(u64::from(out.flags2) << 32 & init::OVER_IO_URING != 0);
+            }
             Ok(Negotiated::Again(out)) => send(reply, out)?,
             Err(error) => {
                 reply.answer(Err(error))?;
                 return Err(io::Error::from_raw_os_error(error.0));
             }
         }
-    }
-}
-
-fn spawn(shared: &Arc<Shared>, last: &Arc<LastThread>, more: bool) -> io::Result<()> {
-    let (shared, last) = (shared.clone(), last.clone());
-    let mut memory = ThreadMemory::new().map_err(io::Error::other)?;
-    let serve = move || {
-        // An error of the transport ends the connection, like the end of the mount.
-        while let Ok(Some(length)) = shared.channel.receive(&mut memory.request) {
-            shared.handle(memory.request.filled(length), &mut memory.reply, &last);
-            if more && shared.threads.lock().lets_go(shared.wanted) {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("uext4-fuse".into()).spawn(serve)?;
-    Ok(())
-}
-
-impl Threads {
-    /// One waits from now on. Returns whether one more is needed, which counts from now on.
-    fn waits(&mut self, wanted: usize) -> bool {
-        self.waiting += 1;
-        if self.waiting + 1 >= self.all {
-            self.needed = Some(Instant::now());
-        }
-        let more = self.waiting >= self.all && self.all < wanted + MORE_MAX;
-        self.all += usize::from(more);
-        more
-    }
-
-    /// Whether one that was started later may end, which does not count from now on.
-    fn lets_go(&mut self, wanted: usize) -> bool {
-        let enough =
-            self.all - self.waiting > wanted && self.needed.is_none_or(|then| then.elapsed() > SPARE);
-        self.all -= usize::from(enough);
-        enough
-    }
-}
-
-impl Shared {
-    /// Serves one request.
-    fn handle(self: &Arc<Self>, bytes: &[u8], memory: &mut Buffer, last: &Arc<LastThread>) {
-        let request = match Request::parse(bytes) {
-            Ok(request) => request,
-            Err(error) => {
-                if let Ok((header, _)) = cut::<InHeader>(bytes) {
-                    let _gone = Reply::new(self.channel.clone(), header.unique).answer(Err(error));
-                }
-                return;
-            }
-        };
-        let (opcode, unique) = (request.header.opcode, request.header.unique);
-        if opcode == op::INTERRUPT {
-            if let Ok((asked, _)) = request.arguments::<InterruptIn>() {
-                let _ending = self.interrupts.send((asked.unique, Instant::now()));
-            }
-            return;
-        }
-        let reply = match request.expects_reply() {
-            true => Reply::new(self.channel.clone(), unique),
-            false => Reply::none(self.channel.clone(), unique),
-        };
-        if !Served::waits(opcode) {
-            return self.serve(&request, memory, || Some(reply));
-        }
-        if self.threads.lock().waits(self.wanted) && spawn(self, last, true).is_err() {
-            self.threads.lock().all -= 1;
-        }
-        if Served::is_sync(opcode) {
-            self.syncs.lock().insert(unique, reply);
-            self.serve(&request, memory, || self.syncs.lock().remove(&unique));
-        } else {
-            self.serve(&request, memory, || Some(reply));
-        }
-        self.threads.lock().waiting -= 1;
-    }
-
-    /// Does what a request asks for, and answers if the reply is still owed.
-    fn serve(&self, request: &Request<'_>, memory: &mut Buffer, reply: impl FnOnce() -> Option<Reply>) {
-        let begun = Instant::now();
-        let served = self.served.read();
-        let outcome = catch_unwind(AssertUnwindSafe(|| match &*served {
-            Some(served) => served.serve(request, memory),
-            None => Err(Errno(libc::ENOTCONN)),
-        }));
-        // A panic is a fault of this program, in one request.
-        let outcome: Outcome<Answer> = outcome.unwrap_or(Err(Errno::IO));
-        self.counters.count(request.header.opcode, outcome.is_err(), begun.elapsed());
-        let Some(reply) = reply() else { return };
-        match outcome {
-            Err(error) => drop(reply.answer(Err(error))),
-            Ok(answer) => {
-                let bytes = match &answer.payload {
-                    Payload::Nothing => &[][..],
-                    Payload::Bytes(bytes) => bytes,
-                    Payload::Memory(length) => &memory[..*length],
-                };
-                let sent = reply.answer(Ok(bytes));
-                if let (Err(_), Some(served)) = (sent, &*served) {
-                    served.undo(answer);
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn threads_are_added_while_all_wait_and_leave_later() {
-        let mut threads = Threads { all: 2, waiting: 0, needed: None };
-        assert!(!threads.waits(2));
-        assert!(threads.waits(2) && threads.all == 3);
-        assert!(!threads.lets_go(2), "it is the only one that does not wait");
-        threads.waiting = 0;
-        assert!(!threads.lets_go(2), "it was needed just now");
-        threads.needed = Instant::now().checked_sub(2 * SPARE);
-        assert!(threads.lets_go(2) && threads.all == 2 && !threads.lets_go(2));
-        let mut most = Threads { all: 2 + MORE_MAX, waiting: 1 + MORE_MAX, needed: None };
-        assert!(!most.waits(2));
     }
 }

@@ -122,6 +122,7 @@ pub(crate) mod init {
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const CREATE_SUPP_GROUP: u64 = 1 << 34;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which attributes SETATTR sets.
@@ -216,6 +217,10 @@ taken! {
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
     LseekIn { fh: u64, offset: u64, whence: u32, padding: u32 }
     CopyFileRangeIn { fh_in: u64, off_in: u64, node_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64 }
+    /// Before a request that comes through a ring, and before its reply (`struct fuse_uring_req_header`).
+    RingHead {
+        header: [u8; 128], operation: [u8; 128], flags: u64, commit: u64, payload: u32, padding: u32, reserved: u64,
+    }
     /// Begins an extension of a request.
     ExtensionHeader { size: u32, kind: u32 }
 }
@@ -262,5 +267,6 @@ const _: () = {
     assert!(size_of::<InHeader>() == 40 && size_of::<WriteIn>() == 40);
     assert!(size_of::<InitOut>() == 64 && size_of::<SetattrIn>() == 88);
     assert!(size_of::<EntryOut>() == 128 && size_of::<AttrOut>() == 104 && size_of::<StatfsOut>() == 80);
+    assert!(size_of::<RingHead>() == 288);
     assert!(size_of::<Statx>() == 256 && size_of::<StatxOut>() == 288);
 };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use uext4::device::{Locator, closest};
 use uext4::{Atime, DeviceSpec, VolumeOptions};
-use uext4_fuse::{MountOptions, ServeOptions};
+use uext4_fuse::{MountOptions, ServeOptions, Transport};
 
 /// Options without a value.
 const WORDS: [&str; 27] = [
@@ -39,7 +39,7 @@ const WORDS: [&str; 27] = [
     "nofail",
 ];
 /// Options with a value.
-const WITH_VALUES: [&str; 12] = [
+const WITH_VALUES: [&str; 13] = [
     "commit",
     "threads",
     "fsname",
@@ -52,6 +52,7 @@ const WITH_VALUES: [&str; 12] = [
     "errors",
     "stats",
     "sandbox",
+    "transport",
 ];
 /// Words that say more of a mount to programs that read fstab, as `x-systemd.automount`.
 const FOR_OTHERS: [&str; 3] = ["x-", "X-", "comment="];
@@ -241,6 +242,14 @@ impl Options {
                 let path = std::path::absolute(value);
                 self.stats = Some(path.map_err(|_| CliError::usage("stats= needs the path of a socket"))?);
             }
+            "transport" => {
+                self.serve.transport = match value {
+                    "auto" => Transport::Auto,
+                    "dev" => Transport::Dev,
+                    "uring" => Transport::Uring,
+                    _ => return Err(CliError::usage("transport= is auto, dev or uring")),
+                };
+            }
             "subtype" => self.mount.subtype = value.to_owned(),
             _ if WORDS.contains(&name) => {
                 return Err(CliError::usage(format!("option {name} takes no value")));
@@ -295,6 +304,8 @@ mod tests {
         let fstab =
             parsed("defaults,noauto,user,nofail,_netdev,x-systemd.automount,X-a=b,comment=c").unwrap();
         assert!(fstab.write && fstab.serve.owner.is_none());
+        assert_eq!(fstab.serve.transport, Transport::Auto);
+        assert_eq!(parsed("transport=uring").unwrap().serve.transport, Transport::Uring);
         assert!(parsed("uidmap=owner").unwrap().serve.owner.is_some());
     }
 
@@ -324,6 +335,7 @@ mod tests {
             "ro=1",
             "uid=x",
             "sandbox=on",
+            "transport=io_uring",
             "uidmap=root",
             "uid=1,uidmap=owner",
             "uidmap=owner,gid=1",

@@ -45,11 +45,11 @@ pub(crate) enum Negotiated {
     Ready(InitOut),
 }
 
-/// Answers INIT.
+/// Answers INIT. `rings`: whether requests may come through io_uring.
 ///
 /// # Errors
 /// `EPROTO` for kernels that are too old.
-pub(crate) fn negotiate(request: &Request<'_>) -> Outcome<Negotiated> {
+pub(crate) fn negotiate(request: &Request<'_>, rings: bool) -> Outcome<Negotiated> {
     let (asked, rest): (InitIn, _) = request.arguments()?;
     let out = InitOut { major: wire::MAJOR, minor: wire::MINOR, ..InitOut::default() };
     if asked.major > wire::MAJOR {
@@ -62,7 +62,7 @@ pub(crate) fn negotiate(request: &Request<'_>) -> Outcome<Negotiated> {
     if asked.major < wire::MAJOR || asked.minor < wire::MINOR_LEAST || offered & NEEDED != NEEDED {
         return Err(Errno(libc::EPROTO));
     }
-    let flags = offered & WANTED;
+    let flags = offered & (WANTED | if rings { init::OVER_IO_URING } else { 0 });
     Ok(Negotiated::Ready(InitOut {
         // The kernel takes the smaller one of this and what the mount has (`mount::read_ahead`).
         max_readahead: u32::MAX,

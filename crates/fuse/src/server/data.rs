@@ -9,7 +9,7 @@ use crate::wire::{
     self, CopyFileRangeIn, FSYNC_FDATASYNC, FallocateIn, FsyncIn, LseekIn, LseekOut, ReadIn, WriteIn,
     WriteOut,
 };
-use uext4::{Buffer, Fallocate, InodeFlags, WriteFlags};
+use uext4::{Fallocate, InodeFlags, WriteFlags};
 
 /// Most bytes that one COPY_FILE_RANGE copies: the caller asks for the rest.
 const COPY_MAX: u64 = 64 << 20;
@@ -47,7 +47,7 @@ fn mode_of(flags: u32) -> Outcome<Fallocate> {
 
 impl Served {
     /// READ.
-    pub(super) fn read(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
+    pub(super) fn read(&self, request: &Request<'_>, memory: &mut [u8]) -> Outcome<Answer> {
         let (asked, _): (ReadIn, _) = request.arguments()?;
         let open = self.files.get(asked.fh)?;
         let room = memory.get_mut(..asked.size as usize).ok_or(Errno::INVALID)?;
@@ -143,7 +143,7 @@ impl Served {
     }
 
     /// COPY_FILE_RANGE inside the volume.
-    pub(super) fn copy_range(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
+    pub(super) fn copy_range(&self, request: &Request<'_>, memory: &mut [u8]) -> Outcome<Answer> {
         let (asked, _): (CopyFileRangeIn, _) = request.arguments()?;
         let (from, to) = (self.files.get(asked.fh_in)?, self.files.get(asked.fh_out)?);
         if asked.flags != 0 {

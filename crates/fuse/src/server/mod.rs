@@ -25,7 +25,7 @@ use directories::OpenDirectory;
 use files::OpenFile;
 use std::io::IoSlice;
 use std::sync::Arc;
-use uext4::{Buffer, Volume};
+use uext4::Volume;
 use zerocopy::{Immutable, IntoBytes};
 
 /// A volume that is mounted, and what the kernel knows of it.
@@ -129,7 +129,7 @@ impl Served {
     }
 
     /// Does what a request asks for, durably if the options say so. `memory` is for data of the reply.
-    pub(crate) fn serve(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
+    pub(crate) fn serve(&self, request: &Request<'_>, memory: &mut [u8]) -> Outcome<Answer> {
         let request = &request.with_owners(self.owners);
         let answer = self.dispatch(request, memory)?;
         let opcode = request.header.opcode;
@@ -142,7 +142,7 @@ impl Served {
         Ok(answer)
     }
 
-    fn dispatch(&self, request: &Request<'_>, memory: &mut Buffer) -> Outcome<Answer> {
+    fn dispatch(&self, request: &Request<'_>, memory: &mut [u8]) -> Outcome<Answer> {
         match request.header.opcode {
             op::LOOKUP => self.look_up(request),
             op::FORGET => self.forget(request),

@@ -1,0 +1,270 @@
+//! Threads that serve the queues of FUSE over io_uring, one queue for each processor.
+//!
+//! A request goes to the queue of the processor that its caller runs on, and there to the thread that was done last.
+//! The threads of a queue stay on its processor, so that a request does not wake another one. Each has a ring and an
+//! entry of its own, does the request in the entry's memory and sends the answer with the call that waits for the
+//! next request. When all threads of a queue are busy another one starts, up to a limit; it stays, since an entry
+//! cannot leave its queue.
+
+use crate::dev::Device;
+use crate::reply::{Errno, Outcome};
+use crate::request::{Request, cut};
+use crate::ring::{Answered, Entry, Ring};
+use crate::server::{Answer, Payload, Served};
+use crate::transport::DATA_MAX;
+use crate::wire::{InHeader, OutHeader, RingHead};
+use crate::work::{Last, Owed, TakeOver, Work};
+use parking_lot::Mutex;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Weak};
+
+/// Most threads of all queues together, unless that are fewer than [`QUEUE_LEAST`] in each.
+const ALL_MAX: usize = 512;
+/// Most threads of a queue.
+const QUEUE_MAX: usize = 64;
+/// Threads that each queue may have in any case.
+const QUEUE_LEAST: usize = 4;
+/// What the kernel calls each processor.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+/// How many threads a queue has, and how many of them do a request.
+#[derive(Debug, Clone, Copy)]
+struct Threads {
+    all: usize,
+    busy: usize,
+}
+
+/// The queues of a mount.
+pub(crate) struct Queues {
+    work: Arc<Work>,
+    device: Arc<Device>,
+    queues: Vec<Mutex<Threads>>,
+    /// Most threads of one.
+    most: usize,
+    /// Each thread has a reference to this.
+    _last: Last,
+}
+
+/// The processors that the kernel has queues for, by number.
+///
+/// # Errors
+/// If the kernel does not tell them.
+pub(crate) fn processors() -> io::Result<usize> {
+    let told = std::fs::read_to_string(POSSIBLE)?;
+    count(told.trim()).ok_or_else(|| io::Error::other(format!("{POSSIBLE}: {told}")))
+}
+
+/// The processors in a list like `0-3,8`.
+fn count(list: &str) -> Option<usize> {
+    let ranges = list.split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        Some(usize::from(last.checked_sub(first)?) + 1)
+    });
+    ranges.sum()
+}
+
+/// Has the calling thread stay on a processor. It may not, or the processor may be off: it runs anywhere then.
+fn stay_on(processor: u16) {
+    let mut set = CpuSet::new();
+    if usize::from(processor) < CpuSet::MAX_CPU {
+        set.set(processor.into());
+        let _anywhere = sched_setaffinity(None, &set);
+    }
+}
+
+impl Threads {
+    /// One does a request from now on. Returns whether one more is needed, which counts from now on.
+    fn begins(&mut self, most: usize) -> bool {
+        self.busy += 1;
+        let more = self.busy >= self.all && self.all < most;
+        self.all += usize::from(more);
+        more
+    }
+}
+
+impl Queues {
+    /// Starts a thread for each queue, which serve as soon as all have begun.
+    ///
+    /// # Errors
+    /// If a queue has none. All requests come through `/dev/fuse` then.
+    pub(crate) fn start(work: Arc<Work>, device: Arc<Device>, last: Last) -> io::Result<Weak<Queues>> {
+        let count = processors()?;
+        let most = (ALL_MAX / count).clamp(QUEUE_LEAST, QUEUE_MAX);
+        let queues = (0..count).map(|_| Mutex::new(Threads { all: 1, busy: 0 })).collect();
+        let started = Arc::new(Queues { work, device, queues, most, _last: last });
+        let (begun, begins) = channel();
+        let all = (0..count).try_for_each(|queue| {
+            let queue = u16::try_from(queue).map_err(io::Error::other)?;
+            let (queues, begun) = (started.clone(), begun.clone());
+            spawn(move || {
+                let ring = queues.ring(queue);
+                let told = begun.send(ring.as_ref().map(|_| ()).map_err(|error| error.raw_os_error()));
+                // The starter waits until all have let go.
+                drop(begun);
+                if let (Ok(mut ring), Ok(())) = (ring, told) {
+                    queues.serve(queue, &mut ring);
+                }
+            })
+        });
+        drop(begun);
+        let each = begins.iter().try_for_each(|begun| {
+            begun.map_err(|errno: Option<i32>| {
+                errno.map_or_else(|| io::ErrorKind::Other.into(), io::Error::from_raw_os_error)
+            })
+        });
+        match all.and(each) {
+            Ok(()) => Ok(Arc::downgrade(&started)),
+            Err(error) => {
+                // Unless the kernel knows already.
+                Ring::new(started.device.clone())?.refuse()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// How many threads there are, and how many of them do a request.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let each = self.queues.iter().map(|queue| *queue.lock());
+        each.fold((0, 0), |(all, busy), threads| (all + threads.all, busy + threads.busy))
+    }
+
+    /// What takes over an entry whose thread waits.
+    pub(crate) fn take_over(queues: Weak<Queues>) -> TakeOver {
+        Box::new(move |mut entry, unique, error| {
+            let Some(queues) = queues.upgrade() else { return Err(entry) };
+            let (give, given) = channel();
+            let queue = entry.queue();
+            let started = spawn(move || {
+                stay_on(queue);
+                let ring = Ring::new(queues.device.clone());
+                if let (Ok(mut ring), Ok(entry)) = (ring, given.recv())
+                    && ring.commit(entry).is_ok()
+                {
+                    queues.queues[usize::from(queue)].lock().all += 1;
+                    queues.serve(queue, &mut ring);
+                }
+            });
+            if started.is_err() {
+                return Err(entry);
+            }
+            put(&mut entry, unique, Err(error));
+            give.send(entry).map_err(|not_taken| not_taken.0)
+        })
+    }
+
+    /// A ring of the calling thread, with an entry in a queue.
+    fn ring(&self, queue: u16) -> io::Result<Ring> {
+        stay_on(queue);
+        let mut ring = Ring::new(self.device.clone())?;
+        ring.register(Entry::new(queue).map_err(io::Error::other)?)?;
+        Ok(ring)
+    }
+
+    /// Serves until the mount is gone, or another thread has taken over the entry.
+    fn serve(self: &Arc<Self>, queue: u16, ring: &mut Ring) {
+        let threads = &self.queues[usize::from(queue)];
+        while let Ok(Some(entry)) = ring.wait() {
+            if threads.lock().begins(self.most) && self.add(queue).is_err() {
+                threads.lock().all -= 1;
+            }
+            let entry = self.handle(entry);
+            threads.lock().busy -= 1;
+            let Some(entry) = entry else { break };
+            if ring.commit(entry).is_err() {
+                break;
+            }
+        }
+        threads.lock().all -= 1;
+    }
+
+    /// Starts one more thread in a queue.
+    fn add(self: &Arc<Self>, queue: u16) -> io::Result<()> {
+        let queues = self.clone();
+        spawn(move || match queues.ring(queue) {
+            Ok(mut ring) => queues.serve(queue, &mut ring),
+            Err(_) => queues.queues[usize::from(queue)].lock().all -= 1,
+        })
+    }
+
+    /// Does the request in an entry. Returns it with the answer, unless that was sent already.
+    fn handle(&self, mut entry: Entry) -> Option<Entry> {
+        let head = entry.head();
+        let (came, memory) = entry.payload(head.payload as usize);
+        let request = match Request::from_parts(&head, came) {
+            Ok(request) => request,
+            Err(error) => {
+                let unique = cut::<InHeader>(&head.header).map_or(0, |(header, _)| header.unique);
+                put(&mut entry, unique, Err(error));
+                return Some(entry);
+            }
+        };
+        let unique = request.header.unique;
+        if Served::is_sync(request.header.opcode) {
+            return self.sync(entry, unique, &head);
+        }
+        let served = self.work.served.read();
+        let outcome = self.work.outcome(served.as_ref(), &request, memory);
+        put(&mut entry, unique, outcome);
+        Some(entry)
+    }
+
+    /// Does a sync while somebody else may take over the entry.
+    fn sync(&self, entry: Entry, unique: u64, head: &RingHead) -> Option<Entry> {
+        self.work.syncs.lock().insert(unique, Owed::Entry(entry));
+        let served = self.work.served.read();
+        // Its arguments are in the head, which stays here.
+        let outcome = Request::from_parts(head, &[])
+            .and_then(|request| self.work.outcome(served.as_ref(), &request, &mut []));
+        let Some(Owed::Entry(mut entry)) = self.work.syncs.lock().remove(&unique) else { return None };
+        put(&mut entry, unique, outcome);
+        Some(entry)
+    }
+}
+
+fn spawn(serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name("uext4-queue".into()).spawn(serve)?;
+    Ok(())
+}
+
+/// Puts what a request gave into its entry.
+fn put(entry: &mut Entry, unique: u64, outcome: Outcome<Answer>) {
+    let header = |error| OutHeader { len: 0, error, unique };
+    match outcome {
+        Err(Errno(errno)) => entry.answer(&header(-errno.clamp(1, 999)), Answered::InPlace(0)),
+        Ok(answer) => match answer.payload {
+            Payload::Nothing => entry.answer(&header(0), Answered::InPlace(0)),
+            Payload::Bytes(bytes) if bytes.len() > DATA_MAX => put(entry, unique, Err(Errno::IO)),
+            Payload::Bytes(bytes) => entry.answer(&header(0), Answered::Bytes(&bytes)),
+            // Requests that fill memory have nothing but a head: it is at the begin of the payload.
+            Payload::Memory(length) => entry.answer(&header(0), Answered::InPlace(length)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        for (list, expected) in [("0", 1), ("0-1", 2), ("0-3,8,10-11", 7)] {
+            assert_eq!(count(list), Some(expected), "{list}");
+        }
+        for list in ["", "a", "3-1", "0-", "70000"] {
+            assert_eq!(count(list), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_thread_is_added_while_all_are_busy() {
+        let mut threads = Threads { all: 1, busy: 0 };
+        assert!(threads.begins(3) && threads.all == 2);
+        assert!(threads.begins(3) && threads.all == 3);
+        assert!(!threads.begins(3), "no more than that");
+        threads.busy = 0;
+        assert!(!threads.begins(3), "others are idle");
+    }
+}

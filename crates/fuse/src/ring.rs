@@ -1,0 +1,220 @@
+//! FUSE over io_uring (Linux 6.14): an entry of a processor's queue goes to the kernel with an answer and comes back
+//! with the next request, in one system call.
+//!
+//! The rules are those of `fs/fuse/dev_uring.c`: an entry is registered once with its memory. From then on the
+//! kernel has it, until a completion gives it back with a request in its memory; the answer goes back in that place.
+//! The kernel writes to the memory only in the context of the thread that gave the entry, inside its system calls or
+//! before they return. Whoever sends the answer has the entry from then on, whichever ring it came through.
+
+use crate::dev::Device;
+use crate::transport::DATA_MAX;
+use crate::wire::{OutHeader, RingHead};
+use io_uring::{IoUring, opcode, squeue, types};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use uext4::{Buffer, BufferPool};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Commands (`enum fuse_uring_cmd`).
+const REGISTER: u32 = 1;
+const COMMIT_AND_FETCH: u32 = 2;
+/// Bytes of the page before the payload: the head, and further back where the two are for the kernel.
+const PAGE: usize = 4096;
+/// Where the two `struct iovec` are in that page.
+const PLACES: usize = 2048;
+/// Where the length of the payload is in the head.
+const PAYLOAD_AT: usize = 272;
+/// Where a submission has its length (`struct io_uring_sqe`).
+const SQE_LENGTH_AT: usize = 24;
+
+/// An entry of a queue while this process has it.
+pub(crate) struct Entry {
+    memory: Buffer,
+    queue: u16,
+    /// Of the request that came in it.
+    commit: u64,
+}
+
+impl Entry {
+    /// Memory for an entry of the queue of a processor. Pages that no request needs stay untouched.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn new(queue: u16) -> Result<Entry, uext4::Error> {
+        let memory = BufferPool::new(PAGE + DATA_MAX)?.take(PAGE + DATA_MAX)?;
+        Ok(Entry { memory, queue, commit: 0 })
+    }
+
+    /// The number of its queue.
+    pub(crate) fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// The head of the request, as it came.
+    pub(crate) fn head(&mut self) -> RingHead {
+        let head = RingHead::read_from_prefix(&self.memory);
+        let head = head.map_or_else(|_| RingHead::new_zeroed(), |(head, _)| head);
+        self.commit = head.commit;
+        head
+    }
+
+    /// What came besides, of this length, and the aligned memory after it; together the payload.
+    pub(crate) fn payload(&mut self, length: usize) -> (&[u8], &mut [u8]) {
+        let payload = &mut self.memory[PAGE..];
+        let length = length.min(payload.len());
+        let (came, after) = payload.split_at_mut(length.next_multiple_of(PAGE));
+        (&came[..length], after)
+    }
+
+    /// Puts an answer in: its data is at the begin of the payload already, or is copied there from elsewhere.
+    pub(crate) fn answer(&mut self, header: &OutHeader, data: Answered<'_>) {
+        let length = match data {
+            Answered::InPlace(length) => length,
+            Answered::Bytes(bytes) => {
+                self.memory[PAGE..][..bytes.len()].copy_from_slice(bytes);
+                bytes.len()
+            }
+        };
+        self.memory[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
+        self.memory[PAYLOAD_AT..][..4].copy_from_slice((length as u32).as_bytes());
+    }
+}
+
+/// Where the data of an answer is.
+pub(crate) enum Answered<'a> {
+    /// So many bytes at the begin of the payload.
+    InPlace(usize),
+    /// Here; they fit in the payload.
+    Bytes(&'a [u8]),
+}
+
+/// A ring of the thread that made it, for one entry.
+pub(crate) struct Ring {
+    ring: IoUring<squeue::Entry128>,
+    device: Arc<Device>,
+    /// What the kernel has. Never dropped: if the thread ends early, the kernel may still write there.
+    given: Option<ManuallyDrop<Entry>>,
+    /// What a completion said that nobody has waited for yet.
+    came: Option<i32>,
+}
+
+impl Ring {
+    /// A ring that only the calling thread uses.
+    ///
+    /// # Errors
+    /// If the kernel has none, or there is no memory.
+    pub(crate) fn new(device: Arc<Device>) -> io::Result<Ring> {
+        let ring =
+            IoUring::<squeue::Entry128>::builder().setup_single_issuer().setup_defer_taskrun().build(1)?;
+        Ok(Ring { ring, device, given: None, came: None })
+    }
+
+    /// Adds an entry to its queue. The queues serve when there is one in each.
+    ///
+    /// # Errors
+    /// If the kernel refuses it. All requests come through `/dev/fuse` then.
+    pub(crate) fn register(&mut self, mut entry: Entry) -> io::Result<()> {
+        let head = entry.memory.as_mut_ptr();
+        let payload = entry.memory[PAGE..].as_mut_ptr();
+        let places = [head.expose_provenance(), size_of::<RingHead>(), payload.expose_provenance(), DATA_MAX];
+        entry.memory[PLACES..][..size_of_val(&places)].copy_from_slice(places.as_bytes());
+        let places = entry.memory[PLACES..].as_mut_ptr();
+        self.give(entry, REGISTER, Some(places.expose_provenance()))?;
+        self.ring.submit()?;
+        // Refused it is complete at once. A request may have come as well.
+        self.came = self.ring.completion().next().map(|completion| completion.result());
+        match self.came {
+            Some(error) if error < 0 => Err(io::Error::from_raw_os_error(-error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the kernel give up the rings of this mount, before each queue has an entry: requests come through
+    /// `/dev/fuse` then.
+    ///
+    /// # Errors
+    /// If that cannot be told.
+    pub(crate) fn refuse(mut self) -> io::Result<()> {
+        let entry = Entry::new(u16::MAX).map_err(io::Error::other)?;
+        match self.register(entry) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => Err(io::ErrorKind::Other.into()),
+        }
+    }
+
+    /// Sends the answer that is in an entry, with the next [`Ring::wait`]; the kernel has the entry from then on.
+    ///
+    /// # Errors
+    /// If another entry is on its way.
+    pub(crate) fn commit(&mut self, entry: Entry) -> io::Result<()> {
+        self.give(entry, COMMIT_AND_FETCH, None)
+    }
+
+    /// Waits until the kernel gives the entry back with a request. `None` when the mount is gone.
+    ///
+    /// # Errors
+    /// Those of the ring: it is of no use then.
+    pub(crate) fn wait(&mut self) -> io::Result<Option<Entry>> {
+        while self.came.is_none() {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            self.came = self.ring.completion().next().map(|completion| completion.result());
+        }
+        let Some(entry) = self.given.take().map(ManuallyDrop::into_inner) else { return Ok(None) };
+        match self.came.take() {
+            Some(0..) => Ok(Some(entry)),
+            // ENOTCONN, ECONNABORTED, ECANCELED: the kernel is done with it.
+            _ => Ok(None),
+        }
+    }
+
+    fn give(&mut self, entry: Entry, command: u32, places: Option<usize>) -> io::Result<()> {
+        if self.given.is_some() {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let mut words = [0; 80];
+        // `struct fuse_uring_cmd_req`: flags, commit id, queue id.
+        words[8..16].copy_from_slice(entry.commit.as_bytes());
+        words[16..18].copy_from_slice(entry.queue.as_bytes());
+        let device = types::Fd(self.device.as_raw_fd());
+        let build = opcode::UringCmd80::new(device, command).cmd(words);
+        let mut submission = build.addr(places.map(|address| address as u64)).build();
+        if places.is_some() {
+            let at = std::ptr::from_mut(&mut submission).cast::<u8>();
+            // SAFETY: a submission is 128 plain bytes, `struct io_uring_sqe` first, whose `len` are four of them.
+            unsafe { at.add(SQE_LENGTH_AT).cast::<u32>().write_unaligned(2) };
+        }
+        self.given = Some(ManuallyDrop::new(entry));
+        // SAFETY: the addresses that the kernel gets, now or when the entry was registered, are in the memory of
+        // `entry`. That stays in `given`, which nobody reads or frees, until a completion says that the kernel has
+        // given it back. The descriptor is open as long as the ring, by `device`.
+        unsafe { self.ring.submission().push(&submission) }.map_err(io::Error::other)
+    }
+}
+
+const _: () = assert!(size_of::<squeue::Entry128>() == 128 && PLACES + 32 <= PAGE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_where_the_kernel_reads_them() {
+        let mut entry = Entry::new(3).unwrap();
+        let header = OutHeader { len: 0, error: 0, unique: 7 };
+        entry.answer(&header, Answered::Bytes(b"data"));
+        let head = entry.head();
+        assert_eq!((head.payload, u64::read_from_bytes(&head.header[8..16])), (4, Ok(7)));
+        assert_eq!(&entry.payload(4).0, b"data");
+        let (came, after) = entry.payload(4097);
+        assert_eq!((came.len(), after.len()), (4097, DATA_MAX - 2 * PAGE));
+        assert_eq!(entry.payload(usize::MAX).0.len(), DATA_MAX);
+        assert_eq!(entry.payload(0).1.as_ptr().addr() % PAGE, 0);
+    }
+}

@@ -1,0 +1,98 @@
+//! What all threads of a served mount share, however their requests come.
+//!
+//! An interrupted sync that goes on for a second is answered `EINTR`, so that its caller can be killed; whatever it
+//! wrote may or may not be durable then.
+
+use crate::reply::{Errno, Outcome, Reply};
+use crate::request::Request;
+use crate::ring::Entry;
+use crate::server::{Answer, Served};
+use crate::stats::Counters;
+use crate::transport::Channel;
+use parking_lot::{Mutex, RwLock};
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long an interrupted sync may go on before its caller is let go: a signal alone shall not fail it.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What a sync under way owes its caller: the sync or an interrupt answers, whichever comes first.
+pub(crate) enum Owed {
+    /// On `/dev/fuse`.
+    Reply(Reply),
+    /// Through a ring, in this entry.
+    Entry(Entry),
+}
+
+/// Takes over an entry whose thread waits for the device, and answers with the error. It gives the entry back if it
+/// cannot.
+pub(crate) type TakeOver = Box<dyn Fn(Entry, u64, Errno) -> Result<(), Entry> + Send>;
+
+/// Dropped with the last thread that serves.
+pub(crate) type Last = Arc<dyn Any + Send + Sync>;
+
+/// The volume and what is under way.
+pub(crate) struct Work {
+    /// `/dev/fuse`: notifications, and what does not come through rings.
+    pub(crate) channel: Arc<dyn Channel>,
+    /// Held for reading by each request; taken at the end.
+    pub(crate) served: RwLock<Option<Served>>,
+    pub(crate) syncs: Mutex<HashMap<u64, Owed>>,
+    pub(crate) interrupts: Sender<(u64, Instant)>,
+    pub(crate) counters: Counters,
+}
+
+impl Work {
+    /// Does what a request asks for. `served` is the volume, if it is not closed.
+    pub(crate) fn outcome(
+        &self,
+        served: Option<&Served>,
+        request: &Request<'_>,
+        memory: &mut [u8],
+    ) -> Outcome<Answer> {
+        let begun = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| match served {
+            Some(served) => served.serve(request, memory),
+            None => Err(Errno(libc::ENOTCONN)),
+        }));
+        // A panic is a fault of this program, in one request.
+        let outcome: Outcome<Answer> = outcome.unwrap_or(Err(Errno::IO));
+        self.counters.count(request.header.opcode, outcome.is_err(), begun.elapsed());
+        outcome
+    }
+}
+
+/// Starts the thread that answers for syncs that were interrupted and go on.
+///
+/// # Errors
+/// If there is no thread.
+pub(crate) fn let_go_of_interrupted(
+    work: Weak<Work>,
+    interrupted: Receiver<(u64, Instant)>,
+    take_over: TakeOver,
+) -> io::Result<()> {
+    let serve = move || {
+        for (unique, since) in interrupted {
+            std::thread::sleep((since + GRACE).saturating_duration_since(Instant::now()));
+            let Some(work) = work.upgrade() else { return };
+            // A sync that ends meanwhile waits for the lock.
+            let mut syncs = work.syncs.lock();
+            match syncs.remove(&unique) {
+                None => {}
+                Some(Owed::Reply(reply)) => drop(reply.answer(Err(Errno(libc::EINTR)))),
+                Some(Owed::Entry(entry)) => {
+                    if let Err(entry) = take_over(entry, unique, Errno(libc::EINTR)) {
+                        syncs.insert(unique, Owed::Entry(entry));
+                    }
+                }
+            }
+        }
+    };
+    std::thread::Builder::new().name("uext4-interrupt".into()).spawn(serve)?;
+    Ok(())
+}
