@@ -46,6 +46,19 @@ mkfs_sweep() {
     esac
     built_tests mkfs_sweep::
 }
+# Mounts once more, with requests through io_uring, which the kernel offers while this runs.
+mount_uring() (
+    switch=/sys/module/fuse/parameters/enable_uring
+    if [ ! -w $switch ]; then
+        echo "SKIP mount-uring: needs root and a kernel that has FUSE over io_uring" | tee -a "$UEXT4_SKIP_LOG"
+        [ "${UEXT4_REQUIRE:-}" != all ]
+        return
+    fi
+    before=$(cat $switch)
+    trap 'echo "$before" > $switch' EXIT
+    echo Y > $switch
+    UEXT4_TEST_TRANSPORT=uring built_tests mount::
+)
 # Models replace std's atomics in the whole dependency tree, so all of them are one build of their own.
 models() {
     local file packages=()
@@ -61,6 +74,7 @@ step tidy cargo xtask tidy
 step documents documents
 step tests tests
 step mkfs-sweep mkfs_sweep
+step mount-uring mount_uring
 step packages scripts/packages-check.sh --changed
 step models models
 step instructions release_tests instructions

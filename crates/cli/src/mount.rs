@@ -94,7 +94,7 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
         return ended.map_err(|error| CliError::host(args.directory.as_os_str(), "unmount", &error));
     }
     let transport = args.transport.iter().map(|transport| format!("transport={transport}"));
-    let lists: Vec<_> = args.options.iter().cloned().chain(transport).collect();
+    let lists: Vec<_> = transport.chain(args.options.iter().cloned()).collect();
     let mut options = Options::parse(&lists, globals.overlaid(&device(&args.device)?))?;
     if args.no_sandbox {
         options.sandbox = Confine::Off;

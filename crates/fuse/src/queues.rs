@@ -3,8 +3,12 @@
 //! A request goes to the queue of the processor that its caller runs on, and there to the thread that was done last.
 //! The threads of a queue stay on its processor, so that a request does not wake another one. Each has a ring and an
 //! entry of its own, does the request in the entry's memory and sends the answer with the call that waits for the
-//! next request. When all threads of a queue are busy another one starts, up to a limit; it stays, since an entry
+//! next request. When few threads of a queue are idle another one starts, up to a limit; it stays, since an entry
 //! cannot leave its queue.
+//!
+//! The kernel hands a request that found no idle entry to the next one that is answered, not to one that is
+//! registered: when all threads hang with their device, it would wait for them. So a thread that joins has the kernel
+//! send a request to its queue, whose answer fetches the one that waits.
 
 use crate::dev::Device;
 use crate::reply::{Errno, Outcome};
@@ -12,13 +16,14 @@ use crate::request::{Request, cut};
 use crate::ring::{Answered, Entry, Ring};
 use crate::server::{Answer, Payload, Served};
 use crate::transport::DATA_MAX;
-use crate::wire::{InHeader, OutHeader, RingHead};
+use crate::wire::{InHeader, NOTIFY_RETRIEVE, OutHeader, ROOT, RetrieveOut, RingHead, op};
 use crate::work::{Last, Owed, TakeOver, Work};
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
+use zerocopy::IntoBytes;
 
 /// Most threads of all queues together, unless that are fewer than [`QUEUE_LEAST`] in each.
 const ALL_MAX: usize = 512;
@@ -28,6 +33,11 @@ const QUEUE_MAX: usize = 64;
 const QUEUE_LEAST: usize = 4;
 /// What the kernel calls each processor.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+/// Threads that shall be idle in a queue.
+const IDLE_LEAST: usize = 2;
+/// The number of the request that the kernel is asked to send. Its own are far below.
+const ASKED_FOR: u64 = u64::MAX << 1;
 
 /// How many threads a queue has, and how many of them do a request.
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +89,7 @@ impl Threads {
     /// One does a request from now on. Returns whether one more is needed, which counts from now on.
     fn begins(&mut self, most: usize) -> bool {
         self.busy += 1;
-        let more = self.busy >= self.all && self.all < most;
+        let more = self.busy + IDLE_LEAST > self.all && self.all < most;
         self.all += usize::from(more);
         more
     }
@@ -184,9 +194,22 @@ impl Queues {
     fn add(self: &Arc<Self>, queue: u16) -> io::Result<()> {
         let queues = self.clone();
         spawn(move || match queues.ring(queue) {
-            Ok(mut ring) => queues.serve(queue, &mut ring),
+            Ok(mut ring) => {
+                queues.ask_for_a_request();
+                queues.serve(queue, &mut ring);
+            }
             Err(_) => queues.queues[usize::from(queue)].lock().all -= 1,
         })
+    }
+
+    /// Has the kernel send a request to the queue of this processor.
+    fn ask_for_a_request(&self) {
+        let asked = RetrieveOut { unique: ASKED_FOR, node: ROOT, ..RetrieveOut::default() };
+        let len = (size_of::<OutHeader>() + size_of_val(&asked)) as u32;
+        let header = OutHeader { len, error: NOTIFY_RETRIEVE, unique: 0 };
+        // It fails when the mount is gone.
+        let _gone =
+            self.work.channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(asked.as_bytes())]);
     }
 
     /// Does the request in an entry. Returns it with the answer, unless that was sent already.
@@ -202,6 +225,10 @@ impl Queues {
             }
         };
         let unique = request.header.unique;
+        if request.header.opcode == op::NOTIFY_REPLY {
+            put(&mut entry, unique, Ok(Answer::DONE));
+            return Some(entry);
+        }
         if Served::is_sync(request.header.opcode) {
             return self.sync(entry, unique, &head);
         }
@@ -259,12 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_added_while_all_are_busy() {
+    fn a_thread_is_added_while_few_are_idle() {
         let mut threads = Threads { all: 1, busy: 0 };
-        assert!(threads.begins(3) && threads.all == 2);
-        assert!(threads.begins(3) && threads.all == 3);
-        assert!(!threads.begins(3), "no more than that");
+        assert!(threads.begins(5) && threads.all == 2);
+        assert!(threads.begins(5) && threads.all == 3);
         threads.busy = 0;
-        assert!(!threads.begins(3), "others are idle");
+        assert!(!threads.begins(5), "two are idle");
+        assert!(threads.begins(5) && threads.all == 4);
+        (threads.all, threads.busy) = (5, 3);
+        assert!(!threads.begins(5) && !threads.begins(5), "no more than that");
     }
 }

@@ -47,6 +47,7 @@ pub(crate) mod op {
     pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const DESTROY: u32 = 38;
     pub(crate) const IOCTL: u32 = 39;
+    pub(crate) const NOTIFY_REPLY: u32 = 41;
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const FALLOCATE: u32 = 43;
     pub(crate) const READDIRPLUS: u32 = 44;
@@ -159,6 +160,8 @@ pub(crate) const FSYNC_FDATASYNC: u32 = 1;
 pub(crate) const EXT_GROUPS: u32 = 32;
 /// Notification: forget what is cached of an inode.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+/// Notification: send what is cached of an inode, as a NOTIFY_REPLY.
+pub(crate) const NOTIFY_RETRIEVE: i32 = 5;
 
 /// Declares structures that are read from requests.
 macro_rules! taken {
@@ -257,6 +260,7 @@ given! {
     IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
     LseekOut { offset: u64 }
     Dirent { ino: u64, offset: u64, name_len: u32, kind: u32 }
+    RetrieveOut { unique: u64, node: u64, offset: u64, size: u32, padding: u32 }
     InvalInodeOut { node: u64, offset: i64, length: i64 }
 }
 

@@ -10,6 +10,7 @@ mod overlay;
 mod programs;
 mod sight;
 mod stress;
+mod transport;
 mod tree;
 mod users;
 
@@ -81,7 +82,13 @@ impl Mounted {
     fn started(mut command: Command, words: &[&str], image: &std::ffi::OsStr, options: &str) -> Mounted {
         let lock = machine_lock();
         let directory = tempfile::Builder::new().prefix("uext4-testmnt-").tempdir().unwrap();
-        command.arg("mount").args(words).args(["-f", "-o"]).arg(format!("threads=4,{options}"));
+        // Given by the step `mount-uring`, which has the kernel offer it.
+        if let Ok(transport) = std::env::var("UEXT4_TEST_TRANSPORT") {
+            command.args(["mount", "--transport", &transport]);
+        } else {
+            command.arg("mount");
+        }
+        command.args(words).args(["-f", "-o"]).arg(format!("threads=4,{options}"));
         command.arg(image).arg(directory.path()).stdin(Stdio::null());
         let server = command.process_group(0).spawn().unwrap();
         let mut mounted = Mounted { directory, server, _lock: lock };

@@ -1,0 +1,111 @@
+//! How requests come from the kernel: `/dev/fuse`, or io_uring where it is offered. The step `mount-uring` of the test
+//! script runs all modules here through io_uring.
+
+use super::{Mounted, NEEDS, UEXT4, volume};
+use std::path::Path;
+use std::process::Command;
+use uext4_testkit::guard::machine_lock;
+use uext4_testkit::{Need, requirement};
+
+/// Whether the kernel offers FUSE over io_uring to new mounts.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Offers it, or not, until dropped.
+struct Offer(String);
+
+impl Offer {
+    fn new(offered: bool) -> Offer {
+        let before = std::fs::read_to_string(SWITCH).unwrap();
+        std::fs::write(SWITCH, if offered { "Y" } else { "N" }).unwrap();
+        Offer(before)
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let _as_before = std::fs::write(SWITCH, &self.0);
+    }
+}
+
+/// How a mount's requests come, by its screen.
+fn transport(point: &Path) -> String {
+    let screen = Command::new(UEXT4).args(["stats", "--once"]).arg(point).output().unwrap();
+    let screen = String::from_utf8(screen.stdout).unwrap();
+    let line = screen.lines().find_map(|line| line.strip_prefix("transport: ")).unwrap_or(&screen);
+    line.split(';').next().unwrap().to_owned()
+}
+
+#[test]
+fn root_requests_come_through_io_uring_where_it_is_offered() {
+    let needs = [&NEEDS[..], &[Need::Runs(&["test", "-w", SWITCH])]].concat();
+    if !requirement::require("mount::transport::offered", &needs) {
+        return;
+    }
+    // The step that runs all mounts through io_uring has it offered all the time.
+    if std::env::var_os("UEXT4_TEST_TRANSPORT").is_some() {
+        return;
+    }
+    let _lock = machine_lock();
+    let volume = volume();
+    for (offered, asked, expected) in [
+        (false, "auto", "/dev/fuse"),
+        (true, "auto", "io_uring"),
+        (true, "uring", "io_uring"),
+        (true, "dev", "/dev/fuse"),
+    ] {
+        let _offer = Offer::new(offered);
+        let mounted = Mounted::new(volume.path(), &format!("transport={asked}"));
+        assert_eq!(transport(mounted.path()), expected, "{offered} {asked}");
+        let name = mounted.at(format!("{offered}-{asked}"));
+        std::fs::write(&name, [7; 300_000]).unwrap();
+        super::drop_caches();
+        assert_eq!(std::fs::read(&name).unwrap(), [7; 300_000]);
+        mounted.unmount();
+        volume.assert_clean();
+    }
+    let _offer = Offer::new(false);
+    let point = tempfile::tempdir().unwrap();
+    let refused = Command::new(UEXT4)
+        .args(["mount", "--transport", "uring"])
+        .args([volume.path(), point.path()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains("does not offer FUSE over io_uring"), "{said}");
+    assert!(!super::is_mounted(point.path()));
+    volume.assert_clean();
+}
+
+/// More requests under way than queues have threads at first, and than one may have.
+#[test]
+fn root_many_requests_at_a_time_are_all_answered() {
+    if !requirement::require("mount::transport::many", &NEEDS) {
+        return;
+    }
+    let volume = volume();
+    let mounted = Mounted::new(volume.path(), "");
+    std::thread::scope(|scope| {
+        for thread in 0..150u8 {
+            let directory = mounted.at(format!("directory-{thread}"));
+            scope.spawn(move || {
+                std::fs::create_dir(&directory).unwrap();
+                for number in 0..4u8 {
+                    let name = directory.join(number.to_string());
+                    let bytes = vec![thread ^ number; 9000];
+                    std::fs::write(&name, &bytes).unwrap();
+                    std::fs::File::open(&name).unwrap().sync_all().unwrap();
+                    assert_eq!(std::fs::read(&name).unwrap(), bytes);
+                }
+                std::fs::remove_file(directory.join("2")).unwrap();
+            });
+        }
+    });
+    super::drop_caches();
+    for thread in 0..150u8 {
+        let directory = mounted.at(format!("directory-{thread}"));
+        assert_eq!(std::fs::read(directory.join("3")).unwrap(), vec![thread ^ 3; 9000]);
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3);
+    }
+    mounted.unmount();
+    volume.assert_clean();
+}
