@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use uext4::device::{Device, Locator, Scheme};
 use uext4::{Switches, Target, Volume, VolumeOptions};
-use uext4_fuse::{Answering, Connection, Ended, MountEntry, Needs, Sandbox, Session, Socket, Stopper};
+use uext4_fuse::{
+    Answering, Connection, Ended, MountEntry, Needs, Sandbox, Session, Socket, Stopper, Transport,
+};
 
 /// Set in the process that serves a mount in the background.
 const DAEMON: &str = "UEXT4_MOUNT_DAEMON";
@@ -187,7 +189,10 @@ fn confine(options: &Options, warn: impl Fn(&str)) -> Result<Sandbox, CliError> 
     if options.sandbox == Confine::Off {
         return Ok(Sandbox::default());
     }
-    let sandbox = Sandbox::enter(Needs { nvme: options.spec.scheme == Scheme::Nvme });
+    let sandbox = Sandbox::enter(Needs {
+        nvme: options.spec.scheme == Scheme::Nvme,
+        rings: options.serve.transport != Transport::Dev && uext4_fuse::rings_are_offered(),
+    });
     if !sandbox.is_whole() {
         let layers = sandbox.layers();
         let missing: Vec<_> = layers.iter().filter(|(_, holds)| !holds).map(|(layer, _)| *layer).collect();

@@ -10,6 +10,8 @@
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
+#[allow(unsafe_code)]
+mod aside;
 mod behind;
 mod dev;
 mod mount;
@@ -36,5 +38,5 @@ pub use mount::{Connection, MountError, MountOptions, mount, unmount};
 pub use mountinfo::MountEntry;
 pub use options::{ServeOptions, Transport};
 pub use sandbox::{Needs, Sandbox};
-pub use session::{Ended, Session, Stopper};
+pub use session::{Ended, Session, Stopper, rings_are_offered};
 pub use socket::{Answering, Ending, NotClean, Server, Socket, Waiting};

@@ -10,17 +10,19 @@
 //! registered: when all threads hang with their device, it would wait for them. So a thread that joins has the kernel
 //! send a request to its queue, whose answer fetches the one that waits.
 
+use crate::aside::{Aside, Callers};
 use crate::dev::Device;
 use crate::reply::{Errno, Outcome};
 use crate::request::{Request, cut};
 use crate::ring::{Answered, Entry, Ring};
 use crate::server::{Answer, Payload, Served};
 use crate::transport::DATA_MAX;
-use crate::wire::{InHeader, NOTIFY_RETRIEVE, OutHeader, ROOT, RetrieveOut, RingHead, op};
+use crate::wire::{InHeader, NOTIFY_RETRIEVE, OutHeader, RetrieveOut, RingHead, op};
 use crate::work::{Last, Owed, TakeOver, Work};
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use zerocopy::IntoBytes;
@@ -35,15 +37,17 @@ const QUEUE_LEAST: usize = 4;
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// Threads that shall be idle in a queue.
-const IDLE_LEAST: usize = 2;
-/// The number of the request that the kernel is asked to send. Its own are far below.
-const ASKED_FOR: u64 = u64::MAX << 1;
+const IDLE_LEAST: usize = 3;
+/// Numbers of requests that the kernel is asked to send: even ones from here on. Its own are far below. No two under
+/// way have the same, since the kernel finds the entry of an answer by it.
+const ASKED_FOR: u64 = 1 << 63;
 
 /// How many threads a queue has, and how many of them do a request.
 #[derive(Debug, Clone, Copy)]
 struct Threads {
     all: usize,
     busy: usize,
+    callers: Callers,
 }
 
 /// The queues of a mount.
@@ -53,6 +57,9 @@ pub(crate) struct Queues {
     queues: Vec<Mutex<Threads>>,
     /// Most threads of one.
     most: usize,
+    aside: Option<Arc<Aside>>,
+    /// How many requests the kernel was asked to send.
+    asked: AtomicU64,
     /// Each thread has a reference to this.
     _last: Last,
 }
@@ -103,8 +110,14 @@ impl Queues {
     pub(crate) fn start(work: Arc<Work>, device: Arc<Device>, last: Last) -> io::Result<Weak<Queues>> {
         let count = processors()?;
         let most = (ALL_MAX / count).clamp(QUEUE_LEAST, QUEUE_MAX);
-        let queues = (0..count).map(|_| Mutex::new(Threads { all: 1, busy: 0 })).collect();
-        let started = Arc::new(Queues { work, device, queues, most, _last: last });
+        let queues =
+            (0..count).map(|_| Mutex::new(Threads { all: 1, busy: 0, callers: Callers::new() })).collect();
+        let aside = Aside::new();
+        if let Some(aside) = &aside {
+            aside.watch()?;
+        }
+        let started =
+            Arc::new(Queues { work, device, queues, most, aside, asked: AtomicU64::new(0), _last: last });
         let (begun, begins) = channel();
         let all = (0..count).try_for_each(|queue| {
             let queue = u16::try_from(queue).map_err(io::Error::other)?;
@@ -176,15 +189,24 @@ impl Queues {
     /// Serves until the mount is gone, or another thread has taken over the entry.
     fn serve(self: &Arc<Self>, queue: u16, ring: &mut Ring) {
         let threads = &self.queues[usize::from(queue)];
+        let courtesy = self.aside.as_ref().map(Aside::courtesy);
         while let Ok(Some(entry)) = ring.wait() {
             if threads.lock().begins(self.most) && self.add(queue).is_err() {
                 threads.lock().all -= 1;
             }
             let entry = self.handle(entry);
-            threads.lock().busy -= 1;
+            let mut counts = threads.lock();
+            counts.busy -= 1;
+            let caller = entry.as_ref().and_then(|entry| entry.caller);
+            let again =
+                courtesy.is_some() && caller.is_some_and(|caller| counts.callers.asks_all_the_time(caller));
+            drop(counts);
             let Some(entry) = entry else { break };
             if ring.commit(entry).is_err() {
                 break;
+            }
+            if let (Some(courtesy), true) = (&courtesy, again) {
+                courtesy.answer(|| ring.send());
             }
         }
         threads.lock().all -= 1;
@@ -202,14 +224,27 @@ impl Queues {
         })
     }
 
-    /// Has the kernel send a request to the queue of this processor.
+    /// Has the kernel send a request to the queue of this processor: for what it has cached of a regular file, which is
+    /// nothing at no length.
     fn ask_for_a_request(&self) {
-        let asked = RetrieveOut { unique: ASKED_FOR, node: ROOT, ..RetrieveOut::default() };
+        let served = self.work.served.read();
+        let known = served.as_ref().map_or_else(Vec::new, Served::some_known);
+        drop(served);
+        // It refuses nodes of other kinds, and those that it has forgotten.
+        let _none = known.into_iter().find(|&node| self.ask_for(node).is_ok());
+    }
+
+    fn ask_for(&self, node: u64) -> io::Result<()> {
+        let unique = ASKED_FOR + 2 * self.asked.fetch_add(1, Ordering::Relaxed);
+        let asked = RetrieveOut { unique, node, ..RetrieveOut::default() };
         let len = (size_of::<OutHeader>() + size_of_val(&asked)) as u32;
         let header = OutHeader { len, error: NOTIFY_RETRIEVE, unique: 0 };
-        // It fails when the mount is gone.
-        let _gone =
-            self.work.channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(asked.as_bytes())]);
+        self.work.channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(asked.as_bytes())])
+    }
+
+    /// How many answers were given aside, and how many threads were called back.
+    pub(crate) fn aside(&self) -> Option<(u64, u64)> {
+        self.aside.as_ref().map(|aside| aside.counts())
     }
 
     /// Does the request in an entry. Returns it with the answer, unless that was sent already.
@@ -224,17 +259,21 @@ impl Queues {
                 return Some(entry);
             }
         };
-        let unique = request.header.unique;
-        if request.header.opcode == op::NOTIFY_REPLY {
+        let (unique, opcode) = (request.header.unique, request.header.opcode);
+        // Nobody waits for the end of what is sent when a file is closed, or of what the kernel asks for itself.
+        let waits = request.header.pid != 0 && !matches!(opcode, op::RELEASE | op::RELEASEDIR);
+        let caller = waits.then_some(request.header.pid);
+        if opcode == op::NOTIFY_REPLY {
             put(&mut entry, unique, Ok(Answer::DONE));
             return Some(entry);
         }
-        if Served::is_sync(request.header.opcode) {
+        if Served::is_sync(opcode) {
             return self.sync(entry, unique, &head);
         }
         let served = self.work.served.read();
         let outcome = self.work.outcome(served.as_ref(), &request, memory);
         put(&mut entry, unique, outcome);
+        entry.caller = caller;
         Some(entry)
     }
 
@@ -287,13 +326,13 @@ mod tests {
 
     #[test]
     fn a_thread_is_added_while_few_are_idle() {
-        let mut threads = Threads { all: 1, busy: 0 };
-        assert!(threads.begins(5) && threads.all == 2);
-        assert!(threads.begins(5) && threads.all == 3);
-        threads.busy = 0;
-        assert!(!threads.begins(5), "two are idle");
-        assert!(threads.begins(5) && threads.all == 4);
-        (threads.all, threads.busy) = (5, 3);
-        assert!(!threads.begins(5) && !threads.begins(5), "no more than that");
+        let mut threads = Threads { all: 1, busy: 0, callers: Callers::new() };
+        assert!(threads.begins(6) && threads.all == 2);
+        assert!(threads.begins(6) && threads.all == 3);
+        (threads.all, threads.busy) = (4, 0);
+        assert!(!threads.begins(6), "three are idle");
+        assert!(threads.begins(6) && threads.all == 5);
+        (threads.all, threads.busy) = (6, 4);
+        assert!(!threads.begins(6) && !threads.begins(6), "no more than that");
     }
 }

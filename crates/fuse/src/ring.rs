@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     queue: u16,
     /// Of the request that came in it.
     commit: u64,
+    /// The process that waits for the answer in it.
+    pub(crate) caller: Option<u32>,
 }
 
 impl Entry {
@@ -44,7 +46,7 @@ impl Entry {
     /// If there is no memory.
     pub(crate) fn new(queue: u16) -> Result<Entry, uext4::Error> {
         let memory = BufferPool::new(PAGE + DATA_MAX)?.take(PAGE + DATA_MAX)?;
-        Ok(Entry { memory, queue, commit: 0 })
+        Ok(Entry { memory, queue, commit: 0, caller: None })
     }
 
     /// The number of its queue.
@@ -56,7 +58,7 @@ impl Entry {
     pub(crate) fn head(&mut self) -> RingHead {
         let head = RingHead::read_from_prefix(&self.memory);
         let head = head.map_or_else(|_| RingHead::new_zeroed(), |(head, _)| head);
-        self.commit = head.commit;
+        (self.commit, self.caller) = (head.commit, None);
         head
     }
 
@@ -151,6 +153,11 @@ impl Ring {
     /// If another entry is on its way.
     pub(crate) fn commit(&mut self, entry: Entry) -> io::Result<()> {
         self.give(entry, COMMIT_AND_FETCH, None)
+    }
+
+    /// Sends the answer now. If that fails [`Ring::wait`] sends it.
+    pub(crate) fn send(&mut self) {
+        let _later = self.ring.submit();
     }
 
     /// Waits until the kernel gives the entry back with a request. `None` when the mount is gone.

@@ -15,6 +15,7 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::io;
 
+use crate::aside::allow_return;
 use crate::stats::single;
 
 /// The newest Landlock whose rights are all handled. Older kernels enforce what they know.
@@ -38,6 +39,9 @@ pub struct Sandbox {
 pub struct Needs {
     /// Commands to an NVMe namespace need `CAP_SYS_ADMIN`.
     pub nvme: bool,
+    /// Threads that answer through io_uring may step aside for their callers. Where the limit for that
+    /// (`RLIMIT_NICE`) cannot be raised they need `CAP_SYS_NICE`.
+    pub rings: bool,
 }
 
 impl Sandbox {
@@ -121,6 +125,7 @@ fn drop_capabilities(needs: Needs) -> io::Result<()> {
     // Memory of rings and registered buffers is locked.
     let mut kept = CapabilitySet::IPC_LOCK;
     kept.set(CapabilitySet::SYS_ADMIN, needs.nvme);
+    kept.set(CapabilitySet::SYS_NICE, needs.rings && !allow_return());
     for capability in CapabilitySet::all().iter() {
         // Without the right to do so, there is nothing to gain either.
         let _refused = rustix::thread::remove_capability_from_bounding_set(capability);
@@ -215,6 +220,9 @@ const CALLS: &[i64] = &[
     libc::SYS_get_robust_list,
     libc::SYS_rseq,
     libc::SYS_sched_yield,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_capget,
+    libc::SYS_getpriority,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_setaffinity,
     libc::SYS_getcpu,
@@ -274,6 +282,13 @@ fn filter_calls() -> Result<(), Box<dyn std::error::Error>> {
     let is_not = |request: u64| SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, request);
     let harmless = SeccompRule::new(vec![is_not(libc::TIOCSTI)?, is_not(libc::TIOCLINUX)?])?;
     rules.insert(libc::SYS_ioctl, vec![harmless]);
+    let is = |argument: u8, value: i32| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value as u64)
+    };
+    // The calling thread steps aside; any gets the usual policy.
+    let aside = SeccompRule::new(vec![is(0, 0)?, is(1, libc::SCHED_IDLE)?])?;
+    let usual = SeccompRule::new(vec![is(1, libc::SCHED_OTHER)?])?;
+    rules.insert(libc::SYS_sched_setscheduler, vec![aside, usual]);
     // As if the kernel did not have them: libraries fall back to older calls.
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     let filter = SeccompFilter::new(rules, missing, SeccompAction::Allow, architecture)?;

@@ -21,6 +21,9 @@ use std::time::Duration;
 use uext4::Volume;
 use zerocopy::IntoBytes;
 
+/// Where the kernel tells that.
+const OFFERED: &str = "/sys/module/fuse/parameters/enable_uring";
+
 /// Why serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
@@ -117,6 +120,12 @@ impl Session {
             let (all, waiting) = readers.upgrade().map_or((0, 0), |readers| readers.count());
             let (more, busy) = through_rings.unwrap_or((0, 0));
             let (all, waiting) = (all + more, waiting + busy);
+            if let Some((stepped, recalled)) = queues.upgrade().and_then(|queues| queues.aside()) {
+                let help = "Answers during which the thread stepped aside for its caller.";
+                single(&mut text, "uext4_aside_total", "counter", help, stepped);
+                let help = "Threads that stayed aside too long and were called back.";
+                single(&mut text, "uext4_aside_recalled_total", "counter", help, recalled);
+            }
             let rings = through_rings.is_some().into();
             single(&mut text, "uext4_uring", "gauge", "Whether requests come through io_uring.", rings);
             single(&mut text, "uext4_threads", "gauge", "Threads that serve requests.", all as u64);
@@ -179,6 +188,12 @@ fn channel_of_ends() -> (Stopper, Receiver<Ended>) {
     (Stopper(sender), receiver)
 }
 
+/// Whether the kernel offers FUSE over io_uring to new mounts. It may all the same not give the rings.
+#[must_use]
+pub fn rings_are_offered() -> bool {
+    std::fs::read(OFFERED).is_ok_and(|told| told.starts_with(b"Y"))
+}
+
 /// Whether rings may and can be had here.
 fn rings(transport: Transport, device: &Arc<Device>) -> io::Result<()> {
     if transport == Transport::Dev {
@@ -189,7 +204,7 @@ fn rings(transport: Transport, device: &Arc<Device>) -> io::Result<()> {
 }
 
 fn not_offered() -> io::Error {
-    let reason = "the kernel does not offer FUSE over io_uring (/sys/module/fuse/parameters/enable_uring)";
+    let reason = format!("the kernel does not offer FUSE over io_uring ({OFFERED})");
     io::Error::new(io::ErrorKind::Unsupported, reason)
 }
 

@@ -119,6 +119,15 @@ impl Nodes {
         self.shards.iter().map(|shard| shard.lock().lookups.len()).sum()
     }
 
+    /// Numbers of at most so many that the kernel knows.
+    pub(crate) fn some(&self, most: usize) -> Vec<u64> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found.extend(shard.lock().lookups.keys().take(most - found.len()));
+        }
+        found
+    }
+
     /// Takes back look-ups.
     pub(crate) fn forget(&self, id: u64, lookups: u64) {
         let mut shard = self.shard(id).lock();
@@ -156,6 +165,11 @@ impl<T> Handles<T> {
     pub(crate) fn get(&self, fh: u64) -> Outcome<Arc<T>> {
         let found = usize::try_from(fh).ok().and_then(|fh| self.0.read().get(fh).cloned());
         found.ok_or(Errno::BAD_HANDLE)
+    }
+
+    /// What is read of at most so many.
+    pub(crate) fn some<R>(&self, most: usize, read: impl Fn(&T) -> R) -> Vec<R> {
+        self.0.read().iter().take(most).map(|(_, open)| read(open)).collect()
     }
 
     /// How many there are.

@@ -34,11 +34,15 @@ impl Drop for Stopped<'_> {
     }
 }
 
+/// Requests that hang at a time: ten times as many as there are threads.
+const FILES: usize = 40;
+
 /// Looks at what the upper server has in memory, which needs no device. (Contents may: other tests drop the kernel's
 /// caches.) A process of its own, so that one that waits for the syncs fails the test instead of hanging it.
 fn look_in_time(upper: &Mounted) {
-    let script = "test ! -e missing && test $(ls -A . | wc -l) = 13 && stat -f . > /dev/null";
-    let mut child = Command::new("sh").args(["-c", script]).current_dir(upper.path()).spawn().unwrap();
+    let script =
+        format!("test ! -e missing && test $(ls -A . | wc -l) = {} && stat -f . > /dev/null", FILES + 1);
+    let mut child = Command::new("sh").args(["-c", &script]).current_dir(upper.path()).spawn().unwrap();
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -61,13 +65,12 @@ fn root_a_hung_sync_can_be_killed_and_holds_up_nobody() {
     }
     let stacked = Stacked::new("commit=300");
     let upper = &stacked.upper;
-    for number in 0..12 {
+    for number in 0..FILES {
         std::fs::write(upper.at(format!("file{number}")), "data").unwrap();
     }
     let stopped = Stopped::new(&stacked.lower);
-    // Three times as many syncs as there are threads.
     let sync = |number: usize| Command::new("sync").arg(upper.at(format!("file{number}"))).spawn().unwrap();
-    let mut syncs: Vec<Child> = (0..12).map(sync).collect();
+    let mut syncs: Vec<Child> = (0..FILES).map(sync).collect();
     std::thread::sleep(Duration::from_millis(300));
     assert!(syncs.iter_mut().all(|child| child.try_wait().unwrap().is_none()), "nothing hung");
     let start = Instant::now();
@@ -92,15 +95,14 @@ fn root_hung_reads_hold_up_nobody() {
     }
     let stacked = Stacked::new("commit=300");
     let upper = &stacked.upper;
-    for number in 0..12 {
-        std::fs::write(upper.at(format!("file{number}")), vec![number; 8192]).unwrap();
+    for number in 0..FILES {
+        std::fs::write(upper.at(format!("file{number}")), vec![number as u8; 8192]).unwrap();
         File::open(upper.at(format!("file{number}"))).unwrap().sync_all().unwrap();
     }
     let files: Vec<File> =
-        (0..12).map(|number| File::open(upper.at(format!("file{number}"))).unwrap()).collect();
+        (0..FILES).map(|number| File::open(upper.at(format!("file{number}"))).unwrap()).collect();
     super::drop_caches();
     let stopped = Stopped::new(&stacked.lower);
-    // Three times as many reads as there are threads.
     let read = |file: File| {
         std::thread::spawn(move || {
             let mut data = vec![0; 8192];

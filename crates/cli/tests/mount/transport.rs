@@ -76,6 +76,40 @@ fn root_requests_come_through_io_uring_where_it_is_offered() {
     volume.assert_clean();
 }
 
+/// One program that makes small requests all the time is answered beside it, by threads that step aside.
+#[test]
+fn root_a_lone_caller_is_answered_aside() {
+    let needs = [&NEEDS[..], &[Need::Runs(&["test", "-w", SWITCH])]].concat();
+    if !requirement::require("mount::transport::aside", &needs) {
+        return;
+    }
+    let _lock = machine_lock();
+    let _offer = std::env::var_os("UEXT4_TEST_TRANSPORT").is_none().then(|| Offer::new(true));
+    let volume = volume();
+    let mounted = Mounted::new(volume.path(), "transport=uring");
+    let metric = |name: &str| {
+        let told = Command::new(UEXT4).args(["stats", "--prometheus"]).arg(mounted.path()).output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        let value =
+            told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
+        value.unwrap_or_else(|| panic!("{name}: {told}"))
+    };
+    let before = metric("uext4_aside_total");
+    for number in 0..3000 {
+        std::fs::File::create_new(mounted.at(format!("file-{number}"))).unwrap();
+    }
+    let aside = metric("uext4_aside_total") - before;
+    assert!(aside > 100, "{aside} of 3000 files");
+    // Called back, threads have the usual policy: nobody is left aside.
+    for task in std::fs::read_dir(format!("/proc/{}/task", mounted.server.id())).unwrap() {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let policy = stat.rsplit(") ").next().unwrap().split(' ').nth(38).unwrap().to_owned();
+        assert_eq!(policy, "0", "{stat}");
+    }
+    mounted.unmount();
+    volume.assert_clean();
+}
+
 /// More requests under way than queues have threads at first, and than one may have.
 #[test]
 fn root_many_requests_at_a_time_are_all_answered() {

@@ -25,6 +25,11 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
+    /// The number of its node.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// Whether it is of this node.
     pub(super) fn is_of(&self, id: u64) -> bool {
         self.id == id

@@ -28,6 +28,9 @@ use std::sync::Arc;
 use uext4::Volume;
 use zerocopy::{Immutable, IntoBytes};
 
+/// How many of what the kernel knows are tried to find a regular file among them.
+const SOME: usize = 32;
+
 /// A volume that is mounted, and what the kernel knows of it.
 pub(crate) struct Served {
     // Nodes and files before the volume, which their drop needs.
@@ -200,6 +203,12 @@ impl Served {
         let late = self.behind.waiting_bytes() as u64;
         single(out, "uext4_late_write_bytes", "gauge", "Memory of acknowledged writes that wait.", late);
         write_volume(&self.volume, out);
+    }
+
+    /// Files that the kernel has open, and then other nodes that it knows; a few of both.
+    pub(crate) fn some_known(&self) -> Vec<u64> {
+        let open = self.files.some(SOME, OpenFile::id);
+        open.into_iter().chain(self.nodes.some(SOME)).collect()
     }
 
     /// Undoes what the kernel did not take.
