@@ -3,6 +3,7 @@
 # the file-system stressors of stress-ng, writes that fio verifies. At the end the server has no more memory and
 # descriptors than after the first rounds, e2fsck is content, and a row is added to docs/proof/mount.csv. Root.
 # SECONDS_ALL (600): when no new round begins any more. SEED (the time). SIZE (2G) of the volume. WORK: where it is.
+# TRANSPORT (dev): how requests come; uring is offered by the kernel while the mount begins.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "$0")/.."
@@ -12,11 +13,11 @@ cd "$(dirname "$0")/.."
 for program in mke2fs e2fsck fio stress-ng python3; do
     command -v "$program" > /dev/null || { echo "mount-stress.sh: needs $program"; exit 1; }
 done
-all=${SECONDS_ALL:-600} seed=${SEED:-$(date +%s)}
+transport=${TRANSPORT:-dev} all=${SECONDS_ALL:-600} seed=${SEED:-$(date +%s)}
 commit=$(git rev-parse --short HEAD)
 . scripts/target.sh
 [ -n "${UEXT4:-}" ] || build_command
-logs=$target/rounds/mount
+logs=$target/rounds/mount-$transport-$seed
 rm -rf "$logs"
 mkdir -p "$logs"
 cp "${UEXT4:-$target/release/uext4}" "$logs/uext4"
@@ -30,9 +31,21 @@ leave() {
 trap leave EXIT
 mkdir "$mnt"
 mke2fs -q -F -t ext4 -b 4096 "$image" "${SIZE:-2G}"
-"$logs/uext4" mount -f -o allow_other,dev,suid "$image" "$mnt" > "$logs/server" 2>&1 &
+switch=/sys/module/fuse/parameters/enable_uring before=
+if [ "$transport" = uring ]; then
+    exec 8> /tmp/uext4-fuse-uring.lock
+    flock 8
+    before=$(cat $switch)
+    echo Y > $switch
+fi
+"$logs/uext4" mount -f -o "allow_other,dev,suid,transport=$transport" "$image" "$mnt" > "$logs/server" 2>&1 8>&- &
 server=$!
 for _ in $(seq 100); do mountpoint -q "$mnt" && break; sleep 0.1; done
+stat -f "$mnt" > /dev/null
+if [ -n "$before" ]; then
+    echo "$before" > $switch
+    exec 8>&-
+fi
 mountpoint -q "$mnt" || { cat "$logs/server" >&2; exit 1; }
 
 # Kibibytes of memory and number of descriptors of the server, which the kernel asked to forget what it does not use.
@@ -100,9 +113,9 @@ if [ $((${end% *} - ${warm% *})) -gt $((${warm% *} / 4 + 16384)) ] || [ $((${end
 fi
 csv=docs/proof/mount.csv
 [ -f "$csv" ] || {
-    echo -n "date,commit,first seed,rounds,failed,seconds,steps,"
+    echo -n "date,commit,transport,first seed,rounds,failed,seconds,steps,"
     echo "memory after two rounds (KiB),at the end,descriptors,at the end"
 } > "$csv"
 sizes=${warm% *},${end% *},${warm#* },${end#* }
-echo "$(date +%F),$commit,$seed,$rounds,$failed,$length,$steps,$sizes" | tee -a "$csv"
+echo "$(date +%F),$commit,$transport,$seed,$rounds,$failed,$length,$steps,$sizes" | tee -a "$csv"
 [ "$failed" -eq 0 ]

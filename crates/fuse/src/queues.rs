@@ -106,7 +106,7 @@ impl Queues {
     /// Starts a thread for each queue, which serve as soon as all have begun.
     ///
     /// # Errors
-    /// If a queue has none. All requests come through `/dev/fuse` then.
+    /// If a queue has none. The kernel may wait for it until [`Ring::refuse`].
     pub(crate) fn start(work: Arc<Work>, device: Arc<Device>, last: Last) -> io::Result<Weak<Queues>> {
         let count = processors()?;
         let most = (ALL_MAX / count).clamp(QUEUE_LEAST, QUEUE_MAX);
@@ -138,14 +138,7 @@ impl Queues {
                 errno.map_or_else(|| io::ErrorKind::Other.into(), io::Error::from_raw_os_error)
             })
         });
-        match all.and(each) {
-            Ok(()) => Ok(Arc::downgrade(&started)),
-            Err(error) => {
-                // Unless the kernel knows already.
-                Ring::new(started.device.clone())?.refuse()?;
-                Err(error)
-            }
-        }
+        all.and(each).map(|()| Arc::downgrade(&started))
     }
 
     /// How many threads there are, and how many of them do a request.
@@ -158,19 +151,21 @@ impl Queues {
     pub(crate) fn take_over(queues: Weak<Queues>) -> TakeOver {
         Box::new(move |mut entry, unique, error| {
             let Some(queues) = queues.upgrade() else { return Err(entry) };
-            let (give, given) = channel();
+            let ((give, given), (ready, has_ring)) = (channel(), channel());
             let queue = entry.queue();
             let started = spawn(move || {
                 stay_on(queue);
                 let ring = Ring::new(queues.device.clone());
-                if let (Ok(mut ring), Ok(entry)) = (ring, given.recv())
+                // Whoever gives the entry waits for this.
+                let told = ready.send(ring.is_ok());
+                if let (Ok(mut ring), Ok(()), Ok(entry)) = (ring, told, given.recv())
                     && ring.commit(entry).is_ok()
                 {
                     queues.queues[usize::from(queue)].lock().all += 1;
                     queues.serve(queue, &mut ring);
                 }
             });
-            if started.is_err() {
+            if started.is_err() || has_ring.recv() != Ok(true) {
                 return Err(entry);
             }
             put(&mut entry, unique, Err(error));

@@ -87,7 +87,10 @@ impl Session {
         });
         let (stop, ended) = channel_of_ends();
         let last: Last = Arc::new(LastThread(stop.0.clone()));
-        let queues = rings.and_then(|()| Queues::start(work.clone(), device, last.clone()));
+        let queues = rings.and_then(|()| Queues::start(work.clone(), device.clone(), last.clone()));
+        if offered && queues.is_err() {
+            Ring::new(device)?.refuse()?;
+        }
         let queues = match (queues, options.transport) {
             (Ok(queues), _) => queues,
             (Err(error), Transport::Uring) => return Err(error),

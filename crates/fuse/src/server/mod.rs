@@ -121,9 +121,12 @@ impl Served {
         volume.close().and(late)
     }
 
-    /// Whether the operation may wait for a device, which may hang.
+    /// Whether the operation may wait for a device, which may hang. What the kernel forgets may have lost its name before,
+    /// and is freed then.
     pub(crate) fn waits(opcode: u32) -> bool {
-        Self::is_sync(opcode) || matches!(opcode, op::READ | op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE)
+        let frees = matches!(opcode, op::FORGET | op::BATCH_FORGET);
+        let data = matches!(opcode, op::READ | op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE);
+        Self::is_sync(opcode) || data || frees
     }
 
     /// Whether the operation waits for what was written before: its caller can be let go.
