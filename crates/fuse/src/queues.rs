@@ -28,14 +28,16 @@ use std::sync::{Arc, Weak};
 use zerocopy::IntoBytes;
 
 /// Most threads of all queues together, unless that are fewer than [`QUEUE_LEAST`] in each.
-const ALL_MAX: usize = 512;
+const ALL_MAX: usize = 256;
 /// Most threads of a queue.
-const QUEUE_MAX: usize = 64;
+const QUEUE_MAX: usize = 32;
 /// Threads that each queue may have in any case.
 const QUEUE_LEAST: usize = 4;
 /// What the kernel calls each processor.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
+/// While more threads of a queue are busy, those that are done keep no memory of large requests.
+const LARGE_KEPT: usize = 2;
 /// Threads that shall be idle in a queue.
 const IDLE_LEAST: usize = 3;
 /// Numbers of requests that the kernel is asked to send: even ones from here on. Its own are far below. No two under
@@ -195,13 +197,18 @@ impl Queues {
             let caller = entry.as_ref().and_then(|entry| entry.caller);
             let again =
                 courtesy.is_some() && caller.is_some_and(|caller| counts.callers.asks_all_the_time(caller));
+            let busy = counts.busy;
             drop(counts);
             let Some(entry) = entry else { break };
+            let release = entry.is_large() && busy > LARGE_KEPT;
             if ring.commit(entry).is_err() {
                 break;
             }
             if let (Some(courtesy), true) = (&courtesy, again) {
                 courtesy.answer(|| ring.send());
+            }
+            if release {
+                ring.release();
             }
         }
         threads.lock().all -= 1;

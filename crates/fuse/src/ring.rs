@@ -10,6 +10,7 @@ use crate::dev::Device;
 use crate::transport::DATA_MAX;
 use crate::wire::{OutHeader, RingHead};
 use io_uring::{IoUring, opcode, squeue, types};
+use rustix::mm::Advice;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
@@ -26,6 +27,8 @@ const PAGE: usize = 4096;
 const PLACES: usize = 2048;
 /// Where the length of the payload is in the head.
 const PAYLOAD_AT: usize = 272;
+/// So much of a payload stays in memory ([`Ring::release`]).
+const KEPT: usize = 64 << 10;
 /// Where a submission has its length (`struct io_uring_sqe`).
 const SQE_LENGTH_AT: usize = 24;
 
@@ -37,6 +40,8 @@ pub(crate) struct Entry {
     commit: u64,
     /// The process that waits for the answer in it.
     pub(crate) caller: Option<u32>,
+    /// Bytes of the payload that the request and its answer took.
+    used: usize,
 }
 
 impl Entry {
@@ -45,8 +50,9 @@ impl Entry {
     /// # Errors
     /// If there is no memory.
     pub(crate) fn new(queue: u16) -> Result<Entry, uext4::Error> {
-        let memory = BufferPool::new(PAGE + DATA_MAX)?.take(PAGE + DATA_MAX)?;
-        Ok(Entry { memory, queue, commit: 0, caller: None })
+        let mut memory = BufferPool::new(PAGE + DATA_MAX)?.take(PAGE + DATA_MAX)?;
+        advise(&mut memory, Advice::LinuxNoHugepage);
+        Ok(Entry { memory, queue, commit: 0, caller: None, used: 0 })
     }
 
     /// The number of its queue.
@@ -58,8 +64,13 @@ impl Entry {
     pub(crate) fn head(&mut self) -> RingHead {
         let head = RingHead::read_from_prefix(&self.memory);
         let head = head.map_or_else(|_| RingHead::new_zeroed(), |(head, _)| head);
-        (self.commit, self.caller) = (head.commit, None);
+        (self.commit, self.caller, self.used) = (head.commit, None, head.payload as usize);
         head
+    }
+
+    /// Whether the request, or its answer, has filled more than a little memory.
+    pub(crate) fn is_large(&self) -> bool {
+        self.used > KEPT
     }
 
     /// What came besides, of this length, and the aligned memory after it; together the payload.
@@ -79,6 +90,7 @@ impl Entry {
                 bytes.len()
             }
         };
+        self.used = self.used.max(length);
         self.memory[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
         self.memory[PAYLOAD_AT..][..4].copy_from_slice((length as u32).as_bytes());
     }
@@ -158,6 +170,16 @@ impl Ring {
     /// Sends the answer now. If that fails [`Ring::wait`] sends it.
     pub(crate) fn send(&mut self) {
         let _later = self.ring.submit();
+        self.came = self.came.or_else(|| self.ring.completion().next().map(|completion| completion.result()));
+    }
+
+    /// Sends the answer now, and gives the memory of a large one back to the system.
+    pub(crate) fn release(&mut self) {
+        self.send();
+        // The kernel writes there only in calls of this thread, and tells at once if it has.
+        if let (None, true, Some(entry)) = (self.came, self.ring.submission().is_empty(), &mut self.given) {
+            advise(&mut entry.memory[PAGE + KEPT..], Advice::LinuxDontNeed);
+        }
     }
 
     /// Waits until the kernel gives the entry back with a request. `None` when the mount is gone.
@@ -205,6 +227,14 @@ impl Ring {
     }
 }
 
+/// Tells the kernel what becomes of memory: of whole pages, whose contents nobody needs.
+fn advise(memory: &mut [u8], advice: Advice) {
+    let (start, length) = (memory.as_mut_ptr(), memory.len());
+    // SAFETY: the pages are exclusively borrowed private memory; the advice used here leaves them mapped, with what is
+    // in them or zeros.
+    let _refused = unsafe { rustix::mm::madvise(start.cast(), length, advice) };
+}
+
 const _: () = assert!(size_of::<squeue::Entry128>() == 128 && PLACES + 32 <= PAGE);
 
 #[cfg(test)]
@@ -223,5 +253,8 @@ mod tests {
         assert_eq!((came.len(), after.len()), (4097, DATA_MAX - 2 * PAGE));
         assert_eq!(entry.payload(usize::MAX).0.len(), DATA_MAX);
         assert_eq!(entry.payload(0).1.as_ptr().addr() % PAGE, 0);
+        assert!(!entry.is_large());
+        entry.answer(&header, Answered::InPlace(KEPT + 1));
+        assert!(entry.is_large());
     }
 }
