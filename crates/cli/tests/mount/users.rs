@@ -197,6 +197,52 @@ fn root_flags_and_times_are_the_kernels() {
 }
 
 #[test]
+fn root_programs_read_the_label_and_trim() {
+    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("fstrim"), Need::Tool("python3")]].concat();
+    if !requirement::require("mount::users::trim", &needs) {
+        return;
+    }
+    // What `ioctl` gives or fails with: the label, a trim of less than a block, one beyond the end, one by a user.
+    let script = "import fcntl, os, struct, sys
+def ask(command, *range):
+    try:
+        given = struct.pack('QQQ', *range) if range else bytes(256)
+        return fcntl.ioctl(os.open('.', os.O_RDONLY), command, given).rstrip(b'\\0')
+    except OSError as error:
+        return error.errno
+print(ask(0x81009431), ask(0xc0185879, 0, 4095, 0), ask(0xc0185879, 64 << 20, 4096, 0))
+os.setresuid(1000, 1000, 1000)
+print(ask(0xc0185879, 0, 1 << 62, 0))";
+    let asked = |point: &Path| {
+        let output = Command::new("python3").args(["-c", script]).current_dir(point).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let build = || VolumeBuilder::new(64 << 20).args(["-b", "4096", "-L", "a label"]).build();
+    let (ours, theirs) = (build(), build());
+    let mounted = Mounted::new(ours.path(), "allow_other");
+    chmod(mounted.path(), 0o755);
+    let found = asked(mounted.path());
+    // Space that a file had goes back to the host.
+    let held = || std::fs::metadata(ours.path()).unwrap().blocks() * 512;
+    std::fs::write(mounted.at("file"), vec![7; 16 << 20]).unwrap();
+    std::fs::File::open(mounted.at("file")).unwrap().sync_all().unwrap();
+    let full = held();
+    std::fs::remove_file(mounted.at("file")).unwrap();
+    super::drop_caches();
+    std::fs::File::open(mounted.path()).unwrap().sync_all().unwrap();
+    let trimmed = Command::new("fstrim").arg("-v").arg(mounted.path()).output().unwrap();
+    assert!(trimmed.status.success(), "{}", String::from_utf8_lossy(&trimmed.stderr));
+    assert!(held() + (15 << 20) <= full, "{full} {}", held());
+    mounted.unmount();
+    ours.assert_clean();
+    let expected = theirs.with_kernel(|point| {
+        chmod(point, 0o755);
+        asked(point)
+    });
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn root_limits_hold_for_users_and_not_for_root() {
     let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("setfattr")]].concat();
     if !requirement::require("mount::users::limits", &needs) {

@@ -1,4 +1,4 @@
-//! IOCTL: flags and projects of files, generation numbers, and FITRIM.
+//! IOCTL: flags and projects of files, generation numbers; the volume's label, and FITRIM.
 
 use super::{Answer, Served};
 use crate::reply::{Errno, Outcome};
@@ -12,6 +12,19 @@ const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 const FS_IOC_GETVERSION: u32 = 0x8008_7601;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const FITRIM: u32 = 0xc018_5879;
+/// Bytes of the answer to `FS_IOC_GETFSLABEL`.
+const LABEL_MAX: usize = 256;
+
+/// `struct fstrim_range` of Linux.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct TrimRange {
+    start: u64,
+    length: u64,
+    minimum: u64,
+}
 
 /// `struct fsxattr` of Linux.
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -78,8 +91,30 @@ impl Served {
                 self.attributes_changed(request.header.node);
                 Ok(done(&[]))
             }
+            FS_IOC_GETFSLABEL => {
+                let mut label = self.volume.superblock().label().to_vec();
+                label.resize(LABEL_MAX, 0);
+                Ok(done(&label))
+            }
+            FITRIM => self.trim(request, input),
             _ => Err(Errno(libc::ENOTTY)),
         }
+    }
+
+    /// As of ext4: for root only, who is told how much it was.
+    fn trim(&self, request: &Request<'_>, input: &[u8]) -> Outcome<Answer> {
+        if !request.is_root() {
+            return Err(Errno(libc::EPERM));
+        }
+        let (asked, _): (TrimRange, _) = cut(input)?;
+        let end = asked.start.saturating_add(asked.length);
+        let geometry = &self.volume.superblock().geometry;
+        let block = u64::from(geometry.block_size());
+        if asked.start / block >= geometry.blocks_count() || asked.length < block {
+            return Err(Errno::INVALID);
+        }
+        let length = self.volume.trim(asked.start..end, asked.minimum)?;
+        Ok(done(TrimRange { length, ..asked }.as_bytes()))
     }
 }
 
