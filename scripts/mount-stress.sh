@@ -23,7 +23,9 @@ mkdir -p "$logs"
 cp "${UEXT4:-$target/release/uext4}" "$logs/uext4"
 work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/uext4-mount-stress.XXXXXX")
 image=$work/image mnt=$work/mnt server=
+switch=/sys/module/fuse/parameters/enable_uring before=
 leave() {
+    if [ -n "$before" ]; then echo "$before" > $switch; fi
     umount -l "$mnt" 2> /dev/null || true
     [ -z "$server" ] || kill "$server" 2> /dev/null || true
     rm -rf "$work"
@@ -31,7 +33,6 @@ leave() {
 trap leave EXIT
 mkdir "$mnt"
 mke2fs -q -F -t ext4 -b 4096 "$image" "${SIZE:-2G}"
-switch=/sys/module/fuse/parameters/enable_uring before=
 if [ "$transport" = uring ]; then
     exec 8> /tmp/uext4-fuse-uring.lock
     flock 8
@@ -44,6 +45,7 @@ for _ in $(seq 100); do mountpoint -q "$mnt" && break; sleep 0.1; done
 stat -f "$mnt" > /dev/null
 if [ -n "$before" ]; then
     echo "$before" > $switch
+    before=
     exec 8>&-
 fi
 mountpoint -q "$mnt" || { cat "$logs/server" >&2; exit 1; }

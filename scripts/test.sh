@@ -54,6 +54,9 @@ mount_uring() (
         [ "${UEXT4_REQUIRE:-}" != all ]
         return
     fi
+    # As the benchmark and the stress script do.
+    exec 8> /tmp/uext4-fuse-uring.lock
+    flock 8
     before=$(cat $switch)
     trap 'echo "$before" > $switch' EXIT
     echo Y > $switch

@@ -7,7 +7,7 @@
 //!
 //! Meanwhile any other thread of that processor goes first. If one does for a millisecond, a watcher gives the thread
 //! its policy back, and the thread answers without this for a while. Only answers to one caller that asks all the time
-//! are given so, and only where the policy can be taken back: by root, or with `ulimit -e 20`.
+//! are given so, and only where the policy can be taken back: by root, or with a limit on nice values that allows 0.
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Resource, Rlimit, getpriority_process, getrlimit, setrlimit};
@@ -67,9 +67,14 @@ pub(crate) struct Callers {
 }
 
 impl Aside {
-    /// For a mount, if this process can take the policy back.
+    /// For a mount, if this process can take the policy back. A thread tries it: whatever stands in the way of the rest
+    /// (a limit, a user namespace, a filter of system calls) stands in its way too.
     pub(crate) fn new() -> Option<Arc<Aside>> {
-        may_return().then(|| {
+        let tried = std::thread::Builder::new()
+            .name("uext4-trial".into())
+            .spawn(|| may_return() && set_policy(0, libc::SCHED_IDLE) && set_policy(0, libc::SCHED_OTHER));
+        let may = tried.is_ok_and(|trial| trial.join().unwrap_or(false));
+        may.then(|| {
             Arc::new(Aside {
                 begun: Instant::now(),
                 slots: Mutex::default(),
@@ -128,22 +133,26 @@ impl Aside {
             if since != 0 && now.saturating_sub(since) > PATIENCE.as_nanos() as u64 {
                 slot.pause.store(now + PAUSE.as_nanos() as u64, Ordering::Relaxed);
                 self.recalled.fetch_add(1, Ordering::Relaxed);
-                set_policy(slot.thread.as_raw_pid(), libc::SCHED_OTHER);
+                let _back = set_policy(slot.thread.as_raw_pid(), libc::SCHED_OTHER);
             }
         }
         drop(slots);
         if now.saturating_sub(self.last.load(Ordering::Relaxed)) < WATCH.as_nanos() as u64 {
             return true;
         }
-        self.watches.store(false, Ordering::Release);
-        false
+        self.watches.store(false, Ordering::SeqCst);
+        // Whoever stepped aside meanwhile saw that somebody watches.
+        now.saturating_sub(self.last.load(Ordering::SeqCst)) < WATCH.as_nanos() as u64 && {
+            self.watches.store(true, Ordering::SeqCst);
+            true
+        }
     }
 
     /// Has the watcher look from now on.
     fn wake_watcher(&self, now: u64) {
-        self.last.store(now, Ordering::Relaxed);
-        if !self.watches.load(Ordering::Acquire)
-            && !self.watches.swap(true, Ordering::AcqRel)
+        self.last.store(now, Ordering::SeqCst);
+        if !self.watches.load(Ordering::SeqCst)
+            && !self.watches.swap(true, Ordering::SeqCst)
             && let Some(watcher) = self.watcher.get()
         {
             watcher.unpark();
@@ -176,9 +185,9 @@ impl Courtesy {
         }
         self.aside.wake_watcher(now);
         self.slot.since.store(now, Ordering::Release);
-        set_policy(0, libc::SCHED_IDLE);
+        let _aside = set_policy(0, libc::SCHED_IDLE);
         answer();
-        set_policy(0, libc::SCHED_OTHER);
+        let _back = set_policy(0, libc::SCHED_OTHER);
         self.slot.since.store(0, Ordering::Release);
         self.aside.stepped.fetch_add(1, Ordering::Relaxed);
     }
@@ -211,11 +220,11 @@ pub(crate) fn allow_return() -> bool {
     setrlimit(Resource::Nice, limit).is_ok()
 }
 
-/// Sets the policy of a thread of this process, by number; 0 is the calling one.
-fn set_policy(thread: i32, policy: i32) {
+/// Sets the policy of a thread of this process, by number; 0 is the calling one. Returns whether it has it.
+fn set_policy(thread: i32, policy: i32) -> bool {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: it reads `parameter` and changes nothing but how the kernel schedules a thread.
-    let _refused = unsafe { libc::sched_setscheduler(thread, policy, &raw const parameter) };
+    unsafe { libc::sched_setscheduler(thread, policy, &raw const parameter) == 0 }
 }
 
 #[cfg(test)]

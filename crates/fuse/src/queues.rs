@@ -18,13 +18,14 @@ use crate::ring::{Answered, Entry, Ring};
 use crate::server::{Answer, Payload, Served};
 use crate::transport::DATA_MAX;
 use crate::wire::{InHeader, NOTIFY_RETRIEVE, OutHeader, RetrieveOut, RingHead, op};
-use crate::work::{Last, Owed, TakeOver, Work};
+use crate::work::{Last, Owed, Taker, Takers, Work};
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// Most threads of all queues together, unless that are fewer than [`QUEUE_LEAST`] in each.
@@ -38,6 +39,10 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// While more threads of a queue are busy, those that are done keep no memory of large requests.
 const LARGE_KEPT: usize = 2;
+/// When to try again after a thread could not join a queue.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Most threads that hang with a sync that was interrupted.
+const HUNG_MAX: usize = 64;
 /// Threads that shall be idle in a queue.
 const IDLE_LEAST: usize = 3;
 /// Numbers of requests that the kernel is asked to send: even ones from here on. Its own are far below. No two under
@@ -50,6 +55,8 @@ struct Threads {
     all: usize,
     busy: usize,
     callers: Callers,
+    /// When a thread could not join last.
+    failed: Option<Instant>,
 }
 
 /// The queues of a mount.
@@ -60,6 +67,8 @@ pub(crate) struct Queues {
     /// Most threads of one.
     most: usize,
     aside: Option<Arc<Aside>>,
+    /// Threads that hang, and whose entries others have.
+    hung: AtomicUsize,
     /// How many requests the kernel was asked to send.
     asked: AtomicU64,
     /// Each thread has a reference to this.
@@ -98,9 +107,18 @@ impl Threads {
     /// One does a request from now on. Returns whether one more is needed, which counts from now on.
     fn begins(&mut self, most: usize) -> bool {
         self.busy += 1;
-        let more = self.busy + IDLE_LEAST > self.all && self.all < most;
+        let few = self.busy + IDLE_LEAST > self.all && self.all < most;
+        let more = few && self.failed.is_none_or(|failed| failed.elapsed() > AGAIN);
         self.all += usize::from(more);
         more
+    }
+}
+
+impl Threads {
+    /// One that was counted is not there.
+    fn could_not_join(&mut self) {
+        self.all -= 1;
+        self.failed = Some(Instant::now());
     }
 }
 
@@ -111,15 +129,26 @@ impl Queues {
     /// If a queue has none. The kernel may wait for it until [`Ring::refuse`].
     pub(crate) fn start(work: Arc<Work>, device: Arc<Device>, last: Last) -> io::Result<Weak<Queues>> {
         let count = processors()?;
-        let most = (ALL_MAX / count).clamp(QUEUE_LEAST, QUEUE_MAX);
-        let queues =
-            (0..count).map(|_| Mutex::new(Threads { all: 1, busy: 0, callers: Callers::new() })).collect();
+        // Processors that are off send no requests.
+        let online = std::thread::available_parallelism().map_or(count, std::num::NonZero::get);
+        let most = (ALL_MAX / online).clamp(QUEUE_LEAST, QUEUE_MAX);
+        let queues = (0..count)
+            .map(|_| Mutex::new(Threads { all: 1, busy: 0, callers: Callers::new(), failed: None }))
+            .collect();
         let aside = Aside::new();
         if let Some(aside) = &aside {
             aside.watch()?;
         }
-        let started =
-            Arc::new(Queues { work, device, queues, most, aside, asked: AtomicU64::new(0), _last: last });
+        let started = Arc::new(Queues {
+            work,
+            device,
+            queues,
+            most,
+            aside,
+            hung: AtomicUsize::new(0),
+            asked: AtomicU64::new(0),
+            _last: last,
+        });
         let (begun, begins) = channel();
         let all = (0..count).try_for_each(|queue| {
             let queue = u16::try_from(queue).map_err(io::Error::other)?;
@@ -149,29 +178,40 @@ impl Queues {
         each.fold((0, 0), |(all, busy), threads| (all + threads.all, busy + threads.busy))
     }
 
-    /// What takes over an entry whose thread waits.
-    pub(crate) fn take_over(queues: Weak<Queues>) -> TakeOver {
-        Box::new(move |mut entry, unique, error| {
-            let Some(queues) = queues.upgrade() else { return Err(entry) };
-            let ((give, given), (ready, has_ring)) = (channel(), channel());
-            let queue = entry.queue();
+    /// What takes over entries whose threads hang.
+    pub(crate) fn takers(queues: Weak<Queues>) -> Takers {
+        Box::new(move || {
+            let queues = queues.upgrade()?;
+            if queues.hung.load(Ordering::Relaxed) >= HUNG_MAX {
+                return None;
+            }
+            let ((give, given), (ready, has_ring)) = (channel::<Entry>(), channel());
+            let takes = queues.clone();
             let started = spawn(move || {
-                stay_on(queue);
-                let ring = Ring::new(queues.device.clone());
+                let ring = Ring::new(takes.device.clone());
                 // Whoever gives the entry waits for this.
                 let told = ready.send(ring.is_ok());
-                if let (Ok(mut ring), Ok(()), Ok(entry)) = (ring, told, given.recv())
-                    && ring.commit(entry).is_ok()
-                {
-                    queues.queues[usize::from(queue)].lock().all += 1;
-                    queues.serve(queue, &mut ring);
+                if let (Ok(mut ring), Ok(()), Ok(entry)) = (ring, told, given.recv()) {
+                    let queue = entry.queue();
+                    stay_on(queue);
+                    if ring.commit(entry).is_ok() {
+                        takes.serve(queue, &mut ring);
+                    }
                 }
             });
             if started.is_err() || has_ring.recv() != Ok(true) {
-                return Err(entry);
+                return None;
             }
-            put(&mut entry, unique, Err(error));
-            give.send(entry).map_err(|not_taken| not_taken.0)
+            let take: Taker = Box::new(move |mut entry, unique, error| {
+                let queue = usize::from(entry.queue());
+                put(&mut entry, unique, Err(error));
+                give.send(entry).map_err(|not_taken| not_taken.0)?;
+                // The thread that hangs has no place in the queue any more; the one that takes the entry has it.
+                queues.queues[queue].lock().busy -= 1;
+                queues.hung.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            });
+            Some(take)
         })
     }
 
@@ -189,17 +229,19 @@ impl Queues {
         let courtesy = self.aside.as_ref().map(Aside::courtesy);
         while let Ok(Some(entry)) = ring.wait() {
             if threads.lock().begins(self.most) && self.add(queue).is_err() {
-                threads.lock().all -= 1;
+                threads.lock().could_not_join();
             }
-            let entry = self.handle(entry);
+            let Some(entry) = self.handle(entry) else {
+                self.hung.fetch_sub(1, Ordering::Relaxed);
+                return;
+            };
             let mut counts = threads.lock();
             counts.busy -= 1;
-            let caller = entry.as_ref().and_then(|entry| entry.caller);
+            let caller = entry.caller;
             let again =
                 courtesy.is_some() && caller.is_some_and(|caller| counts.callers.asks_all_the_time(caller));
             let busy = counts.busy;
             drop(counts);
-            let Some(entry) = entry else { break };
             let release = entry.is_large() && busy > LARGE_KEPT;
             if ring.commit(entry).is_err() {
                 break;
@@ -219,16 +261,17 @@ impl Queues {
         let queues = self.clone();
         spawn(move || match queues.ring(queue) {
             Ok(mut ring) => {
-                queues.ask_for_a_request();
+                queues.ask_for_a_request(queue);
                 queues.serve(queue, &mut ring);
             }
-            Err(_) => queues.queues[usize::from(queue)].lock().all -= 1,
+            Err(_) => queues.queues[usize::from(queue)].lock().could_not_join(),
         })
     }
 
     /// Has the kernel send a request to the queue of this processor: for what it has cached of a regular file, which is
     /// nothing at no length.
-    fn ask_for_a_request(&self) {
+    fn ask_for_a_request(&self, queue: u16) {
+        stay_on(queue);
         let served = self.work.served.read();
         let known = served.as_ref().map_or_else(Vec::new, Served::some_known);
         drop(served);
@@ -328,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_added_while_few_are_idle() {
-        let mut threads = Threads { all: 1, busy: 0, callers: Callers::new() };
+        let mut threads = Threads { all: 1, busy: 0, callers: Callers::new(), failed: None };
         assert!(threads.begins(6) && threads.all == 2);
         assert!(threads.begins(6) && threads.all == 3);
         (threads.all, threads.busy) = (4, 0);

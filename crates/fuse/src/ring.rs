@@ -15,6 +15,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 use uext4::{Buffer, BufferPool};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -27,6 +28,8 @@ const PAGE: usize = 4096;
 const PLACES: usize = 2048;
 /// Where the length of the payload is in the head.
 const PAYLOAD_AT: usize = 272;
+/// When to try again without memory.
+const MEMORY: Duration = Duration::from_millis(1);
 /// So much of a payload stays in memory ([`Ring::release`]).
 const KEPT: usize = 64 << 10;
 /// Where a submission has its length (`struct io_uring_sqe`).
@@ -50,7 +53,7 @@ impl Entry {
     /// # Errors
     /// If there is no memory.
     pub(crate) fn new(queue: u16) -> Result<Entry, uext4::Error> {
-        let mut memory = BufferPool::new(PAGE + DATA_MAX)?.take(PAGE + DATA_MAX)?;
+        let mut memory = BufferPool::new(2 * DATA_MAX)?.take(PAGE + DATA_MAX)?;
         advise(&mut memory, Advice::LinuxNoHugepage);
         Ok(Entry { memory, queue, commit: 0, caller: None, used: 0 })
     }
@@ -140,7 +143,11 @@ impl Ring {
         // Refused it is complete at once. A request may have come as well.
         self.came = self.ring.completion().next().map(|completion| completion.result());
         match self.came {
-            Some(error) if error < 0 => Err(io::Error::from_raw_os_error(-error)),
+            Some(error) if error < 0 => {
+                // The kernel has made no entry of it.
+                drop(self.given.take().map(ManuallyDrop::into_inner));
+                Err(io::Error::from_raw_os_error(-error))
+            }
             _ => Ok(()),
         }
     }
@@ -151,11 +158,12 @@ impl Ring {
     /// # Errors
     /// If that cannot be told.
     pub(crate) fn refuse(mut self) -> io::Result<()> {
-        // There is no such queue. A kernel that gives another reason has given up before.
+        // There is no such queue: EINVAL gives the rings up. By the others they are given up, or the mount is gone.
         let entry = Entry::new(u16::MAX).map_err(io::Error::other)?;
-        match self.register(entry) {
-            Err(_) => Ok(()),
-            Ok(()) => Err(io::ErrorKind::Other.into()),
+        let refused = self.register(entry).err().and_then(|error| error.raw_os_error());
+        match (self.came, refused) {
+            (Some(_), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOTCONN | libc::ECONNABORTED)) => Ok(()),
+            (_, errno) => Err(io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO))),
         }
     }
 
@@ -191,6 +199,12 @@ impl Ring {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel has no memory now.
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) =>
+                {
+                    std::thread::sleep(MEMORY);
+                }
                 Err(error) => return Err(error),
             }
             self.came = self.ring.completion().next().map(|completion| completion.result());

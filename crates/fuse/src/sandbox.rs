@@ -53,6 +53,10 @@ impl Sandbox {
         let landlock = no_new_privs && restrict_paths().is_ok_and(|status| is_enforced(&status));
         let capabilities = drop_capabilities(needs).is_ok();
         let seccomp = no_new_privs && filter_calls().is_ok();
+        if !seccomp && needs.rings {
+            // The filter is what bounds that right.
+            let _gone = drop_capabilities(Needs { rings: false, ..needs });
+        }
         Sandbox { no_new_privs, capabilities, landlock, seccomp }
     }
 
@@ -289,6 +293,7 @@ fn filter_calls() -> Result<(), Box<dyn std::error::Error>> {
     let aside = SeccompRule::new(vec![is(0, 0)?, is(1, libc::SCHED_IDLE)?])?;
     let usual = SeccompRule::new(vec![is(1, libc::SCHED_OTHER)?])?;
     rules.insert(libc::SYS_sched_setscheduler, vec![aside, usual]);
+    rules.insert(libc::SYS_sched_setaffinity, vec![SeccompRule::new(vec![is(0, 0)?])?]);
     // As if the kernel did not have them: libraries fall back to older calls.
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     let filter = SeccompFilter::new(rules, missing, SeccompAction::Allow, architecture)?;

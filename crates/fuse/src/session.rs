@@ -75,7 +75,7 @@ impl Session {
         let channel: Arc<dyn Channel> = device.clone();
         let rings = rings(options.transport, &device);
         let offered = greet(&channel, rings.is_ok())?;
-        let rings = rings.and_then(|()| if offered { Ok(()) } else { Err(not_offered()) });
+        let rings = rings.and_then(|spare| if offered { Ok(spare) } else { Err(not_offered()) });
         let threads = options.threads.max(1);
         let (interrupts, interrupted) = std::sync::mpsc::channel();
         let work = Arc::new(Work {
@@ -87,16 +87,20 @@ impl Session {
         });
         let (stop, ended) = channel_of_ends();
         let last: Last = Arc::new(LastThread(stop.0.clone()));
-        let queues = rings.and_then(|()| Queues::start(work.clone(), device.clone(), last.clone()));
-        if offered && queues.is_err() {
-            Ring::new(device)?.refuse()?;
-        }
+        let queues = rings.and_then(|spare| {
+            // A kernel that waits for queues is told that there are none, or the mount fails.
+            let started = Queues::start(work.clone(), device, last.clone());
+            if started.is_err() {
+                spare.refuse()?;
+            }
+            started
+        });
         let queues = match (queues, options.transport) {
             (Ok(queues), _) => queues,
             (Err(error), Transport::Uring) => return Err(error),
             (Err(_), Transport::Auto | Transport::Dev) => Weak::new(),
         };
-        let_go_of_interrupted(Arc::downgrade(&work), interrupted, Queues::take_over(queues.clone()))?;
+        let_go_of_interrupted(Arc::downgrade(&work), interrupted, Queues::takers(queues.clone()))?;
         // One is enough for what never comes through rings: others start while it waits.
         let readers = if queues.strong_count() > 0 { 1 } else { threads };
         let readers = Readers::start(work.clone(), readers, last)?;
@@ -197,13 +201,13 @@ pub fn rings_are_offered() -> bool {
     std::fs::read(OFFERED).is_ok_and(|told| told.starts_with(b"Y"))
 }
 
-/// Whether rings may and can be had here.
-fn rings(transport: Transport, device: &Arc<Device>) -> io::Result<()> {
+/// A ring, if they may and can be had here.
+fn rings(transport: Transport, device: &Arc<Device>) -> io::Result<Ring> {
     if transport == Transport::Dev {
         return Err(io::ErrorKind::Unsupported.into());
     }
     processors()?;
-    Ring::new(device.clone()).map(drop)
+    Ring::new(device.clone())
 }
 
 fn not_offered() -> io::Error {

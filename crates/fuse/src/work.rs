@@ -29,9 +29,11 @@ pub(crate) enum Owed {
     Entry(Entry),
 }
 
-/// Takes over an entry whose thread waits for the device, and answers with the error. It gives the entry back if it
-/// cannot.
-pub(crate) type TakeOver = Box<dyn Fn(Entry, u64, Errno) -> Result<(), Entry> + Send>;
+/// Takes over an entry whose thread hangs, and answers with the error. It gives the entry back if it cannot.
+pub(crate) type Taker = Box<dyn FnOnce(Entry, u64, Errno) -> Result<(), Entry>>;
+
+/// Gives somebody who can take over an entry, if there is a thread and a ring for it.
+pub(crate) type Takers = Box<dyn Fn() -> Option<Taker> + Send>;
 
 /// Dropped with the last thread that serves.
 pub(crate) type Last = Arc<dyn Any + Send + Sync>;
@@ -74,20 +76,28 @@ impl Work {
 pub(crate) fn let_go_of_interrupted(
     work: Weak<Work>,
     interrupted: Receiver<(u64, Instant)>,
-    take_over: TakeOver,
+    takers: Takers,
 ) -> io::Result<()> {
     let serve = move || {
         for (unique, since) in interrupted {
             std::thread::sleep((since + GRACE).saturating_duration_since(Instant::now()));
             let Some(work) = work.upgrade() else { return };
-            // A sync that ends meanwhile waits for the lock.
+            // Before the lock, which all syncs need.
+            let needs_taker = matches!(work.syncs.lock().get(&unique), Some(Owed::Entry(_)));
+            let taker = needs_taker.then(&takers).flatten();
+            // A sync that ends now waits for the lock.
             let mut syncs = work.syncs.lock();
             match syncs.remove(&unique) {
                 None => {}
                 Some(Owed::Reply(reply)) => drop(reply.answer(Err(Errno(libc::EINTR)))),
                 Some(Owed::Entry(entry)) => {
-                    if let Err(entry) = take_over(entry, unique, Errno(libc::EINTR)) {
+                    let taken = match taker {
+                        Some(take) => take(entry, unique, Errno(libc::EINTR)),
+                        None => Err(entry),
+                    };
+                    if let Err(entry) = taken {
                         syncs.insert(unique, Owed::Entry(entry));
+                        let _later = work.interrupts.send((unique, Instant::now()));
                     }
                 }
             }

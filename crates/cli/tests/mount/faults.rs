@@ -34,8 +34,8 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// Requests that hang at a time: ten times as many as there are threads.
-const FILES: usize = 40;
+/// Requests that hang at a time: several times as many as there are threads, and fewer than a queue may have.
+const FILES: usize = 28;
 
 /// Looks at what the upper server has in memory, which needs no device. (Contents may: other tests drop the kernel's
 /// caches.) A process of its own, so that one that waits for the syncs fails the test instead of hanging it.

@@ -4,20 +4,25 @@
 use super::{Mounted, NEEDS, UEXT4, volume};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use uext4_testkit::guard::machine_lock;
 use uext4_testkit::{Need, requirement};
 
 /// Whether the kernel offers FUSE over io_uring to new mounts.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
+/// Only one test at a time sets it.
+static SET: Mutex<()> = Mutex::new(());
+
 /// Offers it, or not, until dropped.
-struct Offer(String);
+struct Offer(String, #[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Offer {
     fn new(offered: bool) -> Offer {
+        let held = SET.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::fs::read_to_string(SWITCH).unwrap();
         std::fs::write(SWITCH, if offered { "Y" } else { "N" }).unwrap();
-        Offer(before)
+        Offer(before, held)
     }
 }
 

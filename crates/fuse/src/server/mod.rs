@@ -121,8 +121,8 @@ impl Served {
         volume.close().and(late)
     }
 
-    /// Whether the operation may wait for a device, which may hang. What the kernel forgets may have lost its name before,
-    /// and is freed then.
+    /// Whether the operation may wait for a device, which may hang. What the kernel forgets may have lost its name
+    /// before, and is freed then.
     pub(crate) fn waits(opcode: u32) -> bool {
         let frees = matches!(opcode, op::FORGET | op::BATCH_FORGET);
         let data = matches!(opcode, op::READ | op::WRITE | op::FALLOCATE | op::COPY_FILE_RANGE);
@@ -211,7 +211,7 @@ impl Served {
     /// Files that the kernel has open, and then other nodes that it knows; a few of both.
     pub(crate) fn some_known(&self) -> Vec<u64> {
         let open = self.files.some(SOME, OpenFile::id);
-        open.into_iter().chain(self.nodes.some(SOME)).collect()
+        open.into_iter().chain(self.nodes.some(16 * SOME)).collect()
     }
 
     /// Undoes what the kernel did not take.
