@@ -197,6 +197,37 @@ fn root_flags_and_times_are_the_kernels() {
 }
 
 #[test]
+fn root_set_group_id_stays_for_members_of_the_group() {
+    let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("python3")]].concat();
+    if !requirement::require("mount::users::members", &needs) {
+        return;
+    }
+    // The group is not the caller's first one.
+    let make = |groups: &str, name: &str, point: &Path| {
+        let script = format!(
+            "umask 0; python3 -c \"import os; os.close(os.open('shared/{name}', os.O_CREAT | os.O_WRONLY, 0o2755)); \
+             os.mkdir('shared/{name}.d', 0o755)\" && stat -c '%n %a %g' shared/{name} shared/{name}.d"
+        );
+        as_user(1000, 1000, groups, &script, point)
+    };
+    let made = |point: &Path| {
+        let shared = point.join("shared");
+        std::fs::create_dir(&shared).unwrap();
+        std::os::unix::fs::chown(&shared, Some(0), Some(2000)).unwrap();
+        chmod(&shared, 0o2777);
+        chmod(point, 0o755);
+        [make("2000", "member", point), make("3000", "other", point)]
+    };
+    let (ours, theirs) = (volume(), volume());
+    let mounted = Mounted::new(ours.path(), "allow_other");
+    let found = made(mounted.path());
+    mounted.unmount();
+    ours.assert_clean();
+    assert_eq!(found, theirs.with_kernel(made));
+    assert!(found[0].1.contains("member 2755 2000") && found[1].1.contains("other 755 2000"), "{found:?}");
+}
+
+#[test]
 fn root_programs_read_the_label_and_trim() {
     let needs = [&NEEDS[..], &[Need::Tool("setpriv"), Need::Tool("fstrim"), Need::Tool("python3")]].concat();
     if !requirement::require("mount::users::trim", &needs) {
