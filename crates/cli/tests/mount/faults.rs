@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use uext4_testkit::guard::Tmpfs;
 use uext4_testkit::oracle::{e2fsck, e2fsck_clean};
@@ -103,8 +104,15 @@ fn root_hung_reads_hold_up_nobody() {
         (0..FILES).map(|number| File::open(upper.at(format!("file{number}"))).unwrap()).collect();
     super::drop_caches();
     let stopped = Stopped::new(&stacked.lower);
+    // All at once and on one processor.
+    let begin = Arc::new(Barrier::new(FILES));
     let read = |file: File| {
+        let begin = begin.clone();
         std::thread::spawn(move || {
+            let mut first = rustix::thread::CpuSet::new();
+            first.set(0);
+            let _anywhere = rustix::thread::sched_setaffinity(None, &first);
+            begin.wait();
             let mut data = vec![0; 8192];
             file.read_exact_at(&mut data, 0).map(|()| data)
         })

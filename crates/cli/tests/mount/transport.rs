@@ -1,13 +1,13 @@
 //! How requests come from the kernel: `/dev/fuse`, or io_uring where it is offered. The step `mount-uring` of the test
 //! script runs all modules here through io_uring.
 
-use super::{Mounted, NEEDS, UEXT4, volume};
+use super::{Mounted, NEEDS, Stacked, UEXT4, volume};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use uext4_testkit::guard::machine_lock;
-use uext4_testkit::{Need, VolumeBuilder, requirement};
+use uext4_testkit::{Need, requirement};
 
 /// Whether the kernel offers FUSE over io_uring to new mounts.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -116,38 +116,35 @@ fn root_a_lone_caller_is_answered_aside() {
     volume.assert_clean();
 }
 
-/// More large requests than threads that keep memory for them.
+/// More large requests than there may be threads: some are there already when an answer goes.
 #[test]
 fn root_large_requests_at_a_time_keep_their_data() {
     if !requirement::require("mount::transport::large", &NEEDS) {
         return;
     }
-    const LENGTH: usize = 1 << 20;
-    let volume = VolumeBuilder::new(256 << 20).args(["-b", "4096"]).build();
-    let mounted = Mounted::new(volume.path(), "");
-    let pattern = |thread: u8, piece: u8| -> Vec<u8> {
-        (0..LENGTH).map(|at| (at >> 9) as u8 ^ thread.wrapping_mul(31) ^ piece.wrapping_mul(7)).collect()
-    };
+    const LENGTH: usize = 300 << 10;
+    // Of a device that takes its time.
+    let stacked = Stacked::new("");
+    let pattern =
+        |thread: u8| -> Vec<u8> { (0..LENGTH).map(|at| (at >> 9) as u8 ^ thread.wrapping_mul(31)).collect() };
+    let begin = Barrier::new(100);
     std::thread::scope(|scope| {
-        for thread in 0..16 {
-            let name = mounted.at(format!("file-{thread}"));
+        for thread in 0..100 {
+            let begin = &begin;
+            let name = stacked.upper.at(format!("file-{thread}"));
             scope.spawn(move || {
                 let mut options = std::fs::File::options();
                 options.read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT);
                 let file = options.open(name).unwrap();
-                for piece in 0..6 {
-                    file.write_all_at(&pattern(thread, piece), u64::from(piece) << 20).unwrap();
-                }
+                begin.wait();
+                file.write_all_at(&pattern(thread), 0).unwrap();
                 let mut found = vec![0; LENGTH];
-                for piece in 0..6 {
-                    file.read_exact_at(&mut found, u64::from(piece) << 20).unwrap();
-                    assert!(found == pattern(thread, piece), "file {thread}, piece {piece}");
-                }
+                file.read_exact_at(&mut found, 0).unwrap();
+                assert!(found == pattern(thread), "file {thread}");
             });
         }
     });
-    mounted.unmount();
-    volume.assert_clean();
+    stacked.unmount();
 }
 
 /// More requests under way than queues have threads at first, and than one may have.
