@@ -4,6 +4,7 @@
 # walks. They take turns in each round. Root.
 #
 #   scripts/mount-bench.sh [ROUNDS]        rows of Markdown: medians, and uext4 against the others
+#   TOOLS="dev uring"                      some of dev, uring, fuse2fs, kernel
 #   SIZE=256m  FILES=20000  RUNTIME=2      bytes of sequential work, files, seconds of each random job
 #   WORK=DIR                               where the image lies (default: the temporary directory)
 set -euo pipefail

@@ -134,11 +134,12 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
     if daemon {
         detach().map_err(|error| host(&directory, "serve", &error))?;
     }
-    serve(&directory, &session, &mut keeper);
+    let served = serve(&directory, &session, &mut keeper);
     let waiting = answering.stop();
     let closed = session.close();
     waiting.tell(&closed);
-    closed.map_err(at)
+    closed.map_err(at)?;
+    served.map_err(|error| host(&directory, "answer through io_uring", &error))
 }
 
 /// Devices that are open, before the sandbox.
@@ -181,6 +182,9 @@ fn begin(
         warn(&format!("an older state is seen: {loss}"));
     }
     let session = Session::start(connection, volume, &options.serve).map_err(host)?;
+    if let Some(reason) = session.declined() {
+        warn(&format!("requests come through /dev/fuse: io_uring: {reason}"));
+    }
     Ok((socket.answer_for(&session, sandbox.metrics()).map_err(host)?, session))
 }
 
@@ -257,16 +261,20 @@ fn stop_on(mut signals: Signals, stopper: Stopper) -> io::Result<()> {
 }
 
 /// Serves until the mount is gone. When asked to stop it is unmounted; if somebody uses it, they lose it.
-fn serve(directory: &Path, session: &Session, keeper: &mut Keeper) {
-    if session.wait() == Ended::Unmounted {
-        return;
+fn serve(directory: &Path, session: &Session, keeper: &mut Keeper) -> io::Result<()> {
+    match session.wait() {
+        Ended::Unmounted => return Ok(()),
+        Ended::Stopped => {}
+        // To unmount would wait for answers that cannot be given. The mount is dead when this process has ended.
+        Ended::Broken(errno) => return Err(io::Error::from_raw_os_error(errno)),
     }
     if keeper.unmount(directory, false).is_ok() {
         let _ended = session.wait_for(END);
-        return;
+        return Ok(());
     }
     // Files are open.
     let _gone = keeper.unmount(directory, true);
+    Ok(())
 }
 
 /// The failure of an open, with where the device is mounted if it is.

@@ -141,7 +141,7 @@ impl Aside {
             return true;
         }
         self.watches.store(false, Ordering::SeqCst);
-        // Whoever stepped aside meanwhile saw that somebody watches.
+        // A thread that stepped aside just before this has not woken the watcher.
         now.saturating_sub(self.last.load(Ordering::SeqCst)) < WATCH.as_nanos() as u64 && {
             self.watches.store(true, Ordering::SeqCst);
             true
@@ -167,8 +167,7 @@ impl Callers {
     }
 
     /// A process waits for an answer. Returns whether it is one that asks all the time.
-    pub(crate) fn asks_all_the_time(&mut self, process: u32) -> bool {
-        let now = Instant::now();
+    pub(crate) fn asks_all_the_time(&mut self, process: u32, now: Instant) -> bool {
         let same = process == self.process && now.duration_since(self.at) < APART;
         self.streak = if same { self.streak.saturating_add(1) } else { 0 };
         (self.process, self.at) = (process, now);
@@ -239,14 +238,18 @@ mod tests {
     #[test]
     fn only_one_caller_asks_all_the_time() {
         let mut callers = Callers::new();
-        // A pause of the machine begins anew.
-        let mut streak = || (0..1000).find(|_| callers.asks_all_the_time(7));
-        assert_eq!(streak().map(|request| request >= STREAK as usize), Some(true));
-        assert_eq!(streak(), Some(0));
-        assert!(!callers.asks_all_the_time(8) && !callers.asks_all_the_time(7), "two take turns");
-        assert!((0..1000).any(|_| callers.asks_all_the_time(7)));
-        std::thread::sleep(2 * APART);
-        assert!(!callers.asks_all_the_time(7), "it has done something else");
+        let mut now = Instant::now();
+        let mut asks = |process, later| {
+            now += later;
+            callers.asks_all_the_time(process, now)
+        };
+        let soon = APART / 2;
+        for request in 0..2 * STREAK {
+            assert_eq!(asks(7, soon), request >= STREAK, "{request}");
+        }
+        assert!(!asks(8, soon) && !asks(7, soon), "two take turns");
+        assert!((0..STREAK).any(|_| asks(7, soon)));
+        assert!(!asks(7, APART), "it has done something else");
     }
 
     #[test]
@@ -254,17 +257,22 @@ mod tests {
         let Some(aside) = Aside::new() else { return };
         aside.watch().unwrap();
         let courtesy = aside.courtesy();
-        courtesy.answer(|| assert_eq!(policy(), libc::SCHED_IDLE));
-        assert_eq!(policy(), libc::SCHED_OTHER);
-        courtesy.answer(|| {
-            assert_eq!(policy(), libc::SCHED_IDLE);
-            let begun = Instant::now();
-            while policy() == libc::SCHED_IDLE {
-                assert!(begun.elapsed() < Duration::from_secs(20), "not called back");
-                std::thread::sleep(PATIENCE);
-            }
-        });
-        assert_eq!(aside.counts().1, 1);
+        let mut called_back = false;
+        let begun = Instant::now();
+        while !called_back {
+            // On a busy machine it is called back before it looks, and does without for a while.
+            courtesy.answer(|| {
+                while policy() == libc::SCHED_IDLE {
+                    assert!(begun.elapsed() < Duration::from_secs(20), "not called back");
+                    std::thread::sleep(PATIENCE);
+                    called_back = true;
+                }
+            });
+            assert_eq!(policy(), libc::SCHED_OTHER);
+            assert!(begun.elapsed() < Duration::from_secs(20), "not aside");
+        }
+        assert!(aside.counts().1 > 0 && courtesy.slot.pause.load(Ordering::Relaxed) > 0);
+        courtesy.slot.pause.store(u64::MAX, Ordering::Relaxed);
         courtesy.answer(|| assert_eq!(policy(), libc::SCHED_OTHER));
     }
 }

@@ -28,16 +28,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// Most threads of all queues together, unless that are fewer than [`QUEUE_LEAST`] in each.
+/// Most threads of all queues together, if each can have [`QUEUE_LEAST`].
 const ALL_MAX: usize = 256;
 /// Most threads of a queue.
 const QUEUE_MAX: usize = 32;
 /// Threads that each queue may have in any case.
 const QUEUE_LEAST: usize = 4;
-/// What the kernel calls each processor.
+/// Where the kernel lists the processors that there may be.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// While more threads of a queue are busy, those that are done keep no memory of large requests.
+/// A thread that is done with a large request gives its memory back while more threads of its queue are busy.
 const LARGE_KEPT: usize = 2;
 /// When to try again after a thread could not join a queue.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -71,9 +71,14 @@ pub(crate) struct Queues {
     hung: AtomicUsize,
     /// How many requests the kernel was asked to send.
     asked: AtomicU64,
+    /// Told when a ring fails while the mount is there.
+    broken: Broken,
     /// Each thread has a reference to this.
     _last: Last,
 }
+
+/// Takes the reason for which rings cannot be used any more.
+pub(crate) type Broken = Box<dyn Fn(io::Error) + Send + Sync>;
 
 /// The processors that the kernel has queues for, by number.
 ///
@@ -112,9 +117,7 @@ impl Threads {
         self.all += usize::from(more);
         more
     }
-}
 
-impl Threads {
     /// One that was counted is not there.
     fn could_not_join(&mut self) {
         self.all -= 1;
@@ -127,7 +130,12 @@ impl Queues {
     ///
     /// # Errors
     /// If a queue has none. The kernel may wait for it until [`Ring::refuse`].
-    pub(crate) fn start(work: Arc<Work>, device: Arc<Device>, last: Last) -> io::Result<Weak<Queues>> {
+    pub(crate) fn start(
+        work: Arc<Work>,
+        device: Arc<Device>,
+        broken: Broken,
+        last: Last,
+    ) -> io::Result<Weak<Queues>> {
         let count = processors()?;
         // Processors that are off send no requests.
         let online = std::thread::available_parallelism().map_or(count, std::num::NonZero::get);
@@ -147,6 +155,7 @@ impl Queues {
             aside,
             hung: AtomicUsize::new(0),
             asked: AtomicU64::new(0),
+            broken,
             _last: last,
         });
         let (begun, begins) = channel();
@@ -206,7 +215,7 @@ impl Queues {
                 let queue = usize::from(entry.queue());
                 put(&mut entry, unique, Err(error));
                 give.send(entry).map_err(|not_taken| not_taken.0)?;
-                // The thread that hangs has no place in the queue any more; the one that takes the entry has it.
+                // The queue counts the thread that takes the entry instead of the one that hangs.
                 queues.queues[queue].lock().busy -= 1;
                 queues.hung.fetch_add(1, Ordering::Relaxed);
                 Ok(())
@@ -227,7 +236,16 @@ impl Queues {
     fn serve(self: &Arc<Self>, queue: u16, ring: &mut Ring) {
         let threads = &self.queues[usize::from(queue)];
         let courtesy = self.aside.as_ref().map(Aside::courtesy);
-        while let Ok(Some(entry)) = ring.wait() {
+        loop {
+            let entry = match ring.wait() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
+                // Its caller would wait for ever, and so would those of later requests.
+                Err(error) => {
+                    (self.broken)(error);
+                    break;
+                }
+            };
             if threads.lock().begins(self.most) && self.add(queue).is_err() {
                 threads.lock().could_not_join();
             }
@@ -238,8 +256,8 @@ impl Queues {
             let mut counts = threads.lock();
             counts.busy -= 1;
             let caller = entry.caller;
-            let again =
-                courtesy.is_some() && caller.is_some_and(|caller| counts.callers.asks_all_the_time(caller));
+            let again = courtesy.is_some()
+                && caller.is_some_and(|caller| counts.callers.asks_all_the_time(caller, Instant::now()));
             let busy = counts.busy;
             drop(counts);
             let release = entry.is_large() && busy > LARGE_KEPT;
@@ -349,7 +367,7 @@ fn put(entry: &mut Entry, unique: u64, outcome: Outcome<Answer>) {
             Payload::Nothing => entry.answer(&header(0), Answered::InPlace(0)),
             Payload::Bytes(bytes) if bytes.len() > DATA_MAX => put(entry, unique, Err(Errno::IO)),
             Payload::Bytes(bytes) => entry.answer(&header(0), Answered::Bytes(&bytes)),
-            // Requests that fill memory have nothing but a head: it is at the begin of the payload.
+            // Only requests without a payload fill memory, so their data begins where the payload does.
             Payload::Memory(length) => entry.answer(&header(0), Answered::InPlace(length)),
         },
     }

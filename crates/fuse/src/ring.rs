@@ -28,6 +28,8 @@ const PAGE: usize = 4096;
 const PLACES: usize = 2048;
 /// Where the length of the payload is in the head.
 const PAYLOAD_AT: usize = 272;
+/// How commands end with their mount.
+const ENDS: [i32; 5] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENODEV, libc::ENOENT];
 /// When to try again without memory.
 const MEMORY: Duration = Duration::from_millis(1);
 /// So much of a payload stays in memory ([`Ring::release`]).
@@ -71,7 +73,7 @@ impl Entry {
         head
     }
 
-    /// Whether the request, or its answer, has filled more than a little memory.
+    /// Whether the request or its answer took more memory than [`Ring::release`] leaves.
     pub(crate) fn is_large(&self) -> bool {
         self.used > KEPT
     }
@@ -158,7 +160,8 @@ impl Ring {
     /// # Errors
     /// If that cannot be told.
     pub(crate) fn refuse(mut self) -> io::Result<()> {
-        // There is no such queue: EINVAL gives the rings up. By the others they are given up, or the mount is gone.
+        // There is no such queue, so the kernel says EINVAL and gives the rings up. The other reasons mean that it has
+        // done so before, or that the mount is gone.
         let entry = Entry::new(u16::MAX).map_err(io::Error::other)?;
         let refused = self.register(entry).err().and_then(|error| error.raw_os_error());
         match (self.came, refused) {
@@ -193,7 +196,7 @@ impl Ring {
     /// Waits until the kernel gives the entry back with a request. `None` when the mount is gone.
     ///
     /// # Errors
-    /// Those of the ring: it is of no use then.
+    /// Those of the ring, and the kernel's if it does not take the answer: the request is never answered then.
     pub(crate) fn wait(&mut self) -> io::Result<Option<Entry>> {
         while self.came.is_none() {
             match self.ring.submit_and_wait(1) {
@@ -212,7 +215,8 @@ impl Ring {
         let Some(entry) = self.given.take().map(ManuallyDrop::into_inner) else { return Ok(None) };
         match self.came.take() {
             Some(0..) => Ok(Some(entry)),
-            // ENOTCONN, ECONNABORTED, ECANCELED: the kernel is done with it.
+            // ENOENT: the end came while the answer was on its way.
+            Some(error) if !ENDS.contains(&-error) => Err(io::Error::from_raw_os_error(-error)),
             _ => Ok(None),
         }
     }

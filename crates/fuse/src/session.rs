@@ -31,6 +31,9 @@ pub enum Ended {
     Unmounted,
     /// [`Stopper::stop`] was called. The mount may still be there.
     Stopped,
+    /// The kernel takes no answers through io_uring any more, with this error number. The mount is still there, and
+    /// those who use it would wait for ever.
+    Broken(i32),
 }
 
 /// A mounted volume that is served by threads of this process.
@@ -39,6 +42,7 @@ pub struct Session {
     // Their threads keep them.
     readers: Weak<Readers>,
     queues: Weak<Queues>,
+    declined: Option<io::Error>,
     ended: Receiver<Ended>,
     stopper: Stopper,
 }
@@ -87,24 +91,35 @@ impl Session {
         });
         let (stop, ended) = channel_of_ends();
         let last: Last = Arc::new(LastThread(stop.0.clone()));
+        let broken = stop.0.clone();
+        let broken = Box::new(move |error: io::Error| {
+            let _ended = broken.send(Ended::Broken(error.raw_os_error().unwrap_or(libc::EIO)));
+        });
         let queues = rings.and_then(|spare| {
             // A kernel that waits for queues is told that there are none, or the mount fails.
-            let started = Queues::start(work.clone(), device, last.clone());
+            let started = Queues::start(work.clone(), device, broken, last.clone());
             if started.is_err() {
                 spare.refuse()?;
             }
             started
         });
-        let queues = match (queues, options.transport) {
-            (Ok(queues), _) => queues,
+        let (queues, declined) = match (queues, options.transport) {
+            (Ok(queues), _) => (queues, None),
             (Err(error), Transport::Uring) => return Err(error),
-            (Err(_), Transport::Auto | Transport::Dev) => Weak::new(),
+            (Err(error), Transport::Auto) if rings_are_offered() => (Weak::new(), Some(error)),
+            (Err(_), Transport::Auto | Transport::Dev) => (Weak::new(), None),
         };
         let_go_of_interrupted(Arc::downgrade(&work), interrupted, Queues::takers(queues.clone()))?;
-        // One is enough for what never comes through rings: others start while it waits.
+        // FORGET and INTERRUPT never come through rings. One thread reads them; another starts when that one waits.
         let readers = if queues.strong_count() > 0 { 1 } else { threads };
         let readers = Readers::start(work.clone(), readers, last)?;
-        Ok(Session { work, readers, queues, ended, stopper: stop })
+        Ok(Session { work, readers, queues, declined, ended, stopper: stop })
+    }
+
+    /// Why requests do not come through io_uring, though the kernel offers it and [`Transport::Auto`] was asked for.
+    #[must_use]
+    pub fn declined(&self) -> Option<&io::Error> {
+        self.declined.as_ref()
     }
 
     /// How requests come.

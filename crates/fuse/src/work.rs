@@ -29,7 +29,7 @@ pub(crate) enum Owed {
     Entry(Entry),
 }
 
-/// Takes over an entry whose thread hangs, and answers with the error. It gives the entry back if it cannot.
+/// Takes over an entry whose thread hangs, and answers the request with an error. Returns the entry if it cannot.
 pub(crate) type Taker = Box<dyn FnOnce(Entry, u64, Errno) -> Result<(), Entry>>;
 
 /// Gives somebody who can take over an entry, if there is a thread and a ring for it.
