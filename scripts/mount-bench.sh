@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The same work in a mount of uext4 (through /dev/fuse, and through io_uring where the kernel has it), of fuse2fs and of
 # the kernel (loop device with direct I/O), on the same image: sequential and random data, names, a tar archive, warm
-# walks. They take turns in each round. Root.
+# walks. A server of files in memory on the same transports does what it can of it. They take turns in each round. Root.
 #
 #   scripts/mount-bench.sh [ROUNDS]        rows of Markdown: medians, and uext4 against the others
-#   TOOLS="dev uring"                      some of dev, uring, fuse2fs, kernel
+#   TOOLS="dev uring"                      some of dev, uring, memory-dev, memory-uring, fuse2fs, kernel
 #   SIZE=256m  FILES=20000  RUNTIME=2      bytes of sequential work, files, seconds of each random job
+#   RESULTS=FILE                           where each measured value goes
 #   WORK=DIR                               where the image lies (default: the temporary directory)
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
@@ -18,6 +19,8 @@ for program in mke2fs fuse2fs fio tar losetup python3; do
     command -v "$program" > /dev/null || { echo "mount-bench.sh: needs $program"; exit 1; }
 done
 [ -n "${UEXT4:-}" ] || build_command
+memory=$target/release/examples/memory
+case "${TOOLS:-memory}" in *memory*) cargo build --quiet --release -p uext4-fuse --example memory ;; esac
 work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/uext4-mount-bench.XXXXXX")
 image=$work/image mnt=$work/mnt results=$work/results loop=
 mkdir "$mnt"
@@ -27,7 +30,7 @@ leave() {
     for _ in $(seq 100); do
         if mountpoint -q "$mnt"; then
             umount "$mnt" 2> /dev/null || true
-        elif ! pgrep -f "(fuse2fs|uext4).*$image" > /dev/null; then
+        elif ! pgrep -f "(fuse2fs|uext4).*$image|examples/memory $mnt" > /dev/null; then
             break
         fi
         sleep 0.1
@@ -35,12 +38,12 @@ leave() {
     if [ -n "$loop" ]; then losetup -d "$loop"; loop=; fi
 }
 # FUSE over io_uring is off by default: it is on while a lock is held, and as it was afterwards.
-switch=/sys/module/fuse/parameters/enable_uring tools="dev fuse2fs kernel" before=
+switch=/sys/module/fuse/parameters/enable_uring tools="dev memory-dev fuse2fs kernel" before=
 if [ -w $switch ]; then
     exec 8> /tmp/uext4-fuse-uring.lock
     flock 8
     before=$(cat $switch)
-    tools="dev uring fuse2fs kernel"
+    tools="dev uring memory-dev memory-uring fuse2fs kernel"
 fi
 finish() {
     leave
@@ -57,6 +60,10 @@ enter() {
     mke2fs -q -F -t ext4 -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$image" 3G
     case $1 in
     dev | uring) "$uext4" mount -o "allow_other,dev,suid,transport=$1" "$image" "$mnt" 8>&- ;;
+    memory-*)
+        "$memory" "$mnt" "${1#memory-}" 8>&- &
+        until mountpoint -q "$mnt"; do sleep 0.01; done
+        ;;
     fuse2fs) fuse2fs -o fakeroot,allow_other,big_writes,kernel_cache "$image" "$mnt" > /dev/null 2>&1 ;;
     kernel)
         loop=$(losetup --find --show --direct-io=on "$image")
@@ -121,6 +128,13 @@ run() {
     rm "$mnt/data"
     note "$files files created and written" "$(timed names create)"
     note "$files files looked at, cold" "$(echo 2 > /proc/sys/vm/drop_caches; timed names stat)"
+    case $tool in memory-*)
+        # It lists no directories.
+        note "$files files removed" "$(timed names unlink)"
+        leave
+        return
+        ;;
+    esac
     find "$mnt" -newer /proc/version > /dev/null
     note "warm find" "$(timed find "$mnt" -newer /proc/version)"
     tar -C "$mnt" -cf "$work/many.tar" many
@@ -134,8 +148,8 @@ run() {
 for _ in $(seq "$rounds"); do
     for tool in $tools; do run "$tool"; done
 done
-echo "| work | /dev/fuse against fuse2fs | against the kernel | io_uring against fuse2fs | against the kernel |"
-echo "|---|--:|--:|--:|--:|"
+echo "| work | /dev/fuse: fuse2fs | kernel | memory | io_uring: fuse2fs | kernel | memory |"
+echo "|---|--:|--:|--:|--:|--:|--:|"
 awk -F ';' '
     !($1 in seen) { seen[$1] = 1; order[++count] = $1 }
     { all[$1, $2] = all[$1, $2] " " $3 }
@@ -152,8 +166,10 @@ awk -F ';' '
     END {
         for (i = 1; i <= count; i++) {
             work = order[i]
-            printf "| %s | %s | %s | %s | %s |\n", work, against(work, "dev", "fuse2fs", 1),
-                against(work, "dev", "kernel", 2), against(work, "uring", "fuse2fs", 1),
-                against(work, "uring", "kernel", 2)
+            printf "| %s | %s | %s | %s | %s | %s | %s |\n", work,
+                against(work, "dev", "fuse2fs", 1), against(work, "dev", "kernel", 2),
+                against(work, "dev", "memory-dev", 2), against(work, "uring", "fuse2fs", 1),
+                against(work, "uring", "kernel", 2), against(work, "uring", "memory-uring", 2)
         }
     }' "$results"
+if [ -n "${RESULTS:-}" ]; then cp "$results" "$RESULTS"; fi

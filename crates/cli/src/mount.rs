@@ -174,6 +174,7 @@ fn begin(
     };
     let mount = MountEntry::at(directory).map_err(host)?;
     let socket = Socket::bind(&mount, options.stats.as_deref()).map_err(host)?;
+    let connection = connection.with_rings(options.serve.transport);
     let sandbox = confine(options, warn)?;
     let volume = opened.journals.into_iter().fold(options.volume(), VolumeOptions::journal_device);
     let volume =

@@ -5,8 +5,8 @@
 //! caches what is read; writes that need not be durable wait a moment in memory (`behind`).
 //!
 //! Reading path: `session` (begin and end), `readers` and `queues` (threads, on `/dev/fuse` and on rings), `work` (what
-//! they share, interrupts), `request` and `reply` (the protocol), `server` (one function
-//! per operation), `table` (what the kernel knows by number), `behind` (late writes).
+//! they share, interrupts), `request` and `reply` (the protocol), `server` (one function per operation), `memory` (the
+//! same without a volume, to measure against), `table` (what the kernel knows by number), `behind` (late writes).
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -14,6 +14,7 @@
 mod aside;
 mod behind;
 mod dev;
+mod memory;
 mod mount;
 mod mountinfo;
 mod options;

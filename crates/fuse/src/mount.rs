@@ -1,6 +1,7 @@
 //! Mounting and unmounting: by the system call as root, by `fusermount3` as an ordinary user.
 
 use crate::dev::Device;
+use crate::ring::Rings;
 use crate::transport::DATA_MAX;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
@@ -121,11 +122,15 @@ impl MountOptions {
 }
 
 /// A mount whose requests nobody serves yet. Dropping it ends the mount's use, but leaves it in the mount table.
-pub struct Connection(OwnedFd);
+pub struct Connection {
+    pub(crate) device: Device,
+    /// Nothing if nobody has asked for them.
+    pub(crate) rings: Option<io::Result<Rings>>,
+}
 
 impl Connection {
-    pub(crate) fn into_device(self) -> Device {
-        Device::new(self.0)
+    fn new(descriptor: OwnedFd) -> Connection {
+        Connection { device: Device::new(descriptor), rings: None }
     }
 }
 
@@ -158,7 +163,7 @@ fn mount_as_root(directory: &Path, options: &MountOptions) -> Result<Connection,
     let mounted = rustix::mount::mount(&*options.source, directory, &*kind, options.flags(), Some(&*data));
     mounted.map_err(|error| refused(error.into()))?;
     read_ahead(directory);
-    Ok(Connection(device))
+    Ok(Connection::new(device))
 }
 
 /// Has the kernel read ahead further than its default of 128 KiB, which costs a request each. Only root may; the mount
@@ -202,7 +207,7 @@ fn mount_by_helper(directory: &Path, options: &MountOptions) -> Result<Connectio
     match received {
         Ok(Some(descriptor)) if ended.success() => {
             rustix::io::fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(|error| helper(error.into()))?;
-            Ok(Connection(descriptor))
+            Ok(Connection::new(descriptor))
         }
         Err(error) => Err(helper(error)),
         _ if said.trim().is_empty() => Err(helper(io::Error::other(format!("it ended with {ended}")))),

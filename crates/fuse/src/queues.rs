@@ -9,12 +9,15 @@
 //! The kernel hands a request that found no idle entry to the next one that is answered, not to one that is
 //! registered: when all threads hang with their device, it would wait for them. So a thread that joins has the kernel
 //! send a request to its queue, whose answer fetches the one that waits.
+//!
+//! There are as many rings as there can be threads, made before the sandbox. A thread whose entry was taken over keeps
+//! its ring and waits for another job.
 
 use crate::aside::{Aside, Callers};
 use crate::dev::Device;
 use crate::reply::{Errno, Outcome};
 use crate::request::{Request, cut};
-use crate::ring::{Answered, Entry, Ring};
+use crate::ring::{Answered, Entry, Ring, Rings};
 use crate::server::{Answer, Payload, Served};
 use crate::transport::DATA_MAX;
 use crate::wire::{InHeader, NOTIFY_RETRIEVE, OutHeader, RetrieveOut, RingHead, op};
@@ -23,7 +26,7 @@ use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -62,7 +65,9 @@ struct Threads {
 /// The queues of a mount.
 pub(crate) struct Queues {
     work: Arc<Work>,
-    device: Arc<Device>,
+    rings: Rings,
+    /// Threads with rings that have nothing to do.
+    parked: Mutex<Vec<Sender<Job>>>,
     queues: Vec<Mutex<Threads>>,
     /// Most threads of one.
     most: usize,
@@ -75,6 +80,34 @@ pub(crate) struct Queues {
     broken: Broken,
     /// Each thread has a reference to this.
     _last: Last,
+}
+
+/// What a thread does until the mount is gone, or it has lost its entry.
+enum Job {
+    /// Begins a queue, and tells how that went. Nobody else is in it.
+    Begin(u16, Begun),
+    /// Joins a queue that lacks threads.
+    Join(u16),
+    /// Sends the answer that is in an entry, and serves its queue instead of a thread that hangs.
+    TakeOver(Entry),
+}
+
+/// Tells that a queue has begun, or with which error it has not.
+type Begun = Sender<Result<(), Option<i32>>>;
+
+/// A thread that was called to take over an entry.
+struct Called {
+    queues: Weak<Queues>,
+    give: Option<Sender<Job>>,
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        // It was not needed.
+        if let (Some(queues), Some(give)) = (self.queues.upgrade(), self.give.take()) {
+            queues.parked.lock().push(give);
+        }
+    }
 }
 
 /// Takes the reason for which rings cannot be used any more.
@@ -97,6 +130,23 @@ fn count(list: &str) -> Option<usize> {
         Some(usize::from(last.checked_sub(first)?) + 1)
     });
     ranges.sum()
+}
+
+/// The rings of a mount.
+///
+/// # Errors
+/// If the kernel has none, or too few for a thread in each queue.
+pub(crate) fn rings(device: &Device) -> io::Result<Rings> {
+    let count = processors()?;
+    // And one that tells the kernel that there are none.
+    Rings::new(device, count * most(count) + HUNG_MAX + 1, count + 1)
+}
+
+/// Most threads of a queue if there are so many.
+fn most(queues: usize) -> usize {
+    // Processors that are off send no requests.
+    let online = std::thread::available_parallelism().map_or(queues, std::num::NonZero::get);
+    (ALL_MAX / online).clamp(QUEUE_LEAST, QUEUE_MAX)
 }
 
 /// Has the calling thread stay on a processor. It may not, or the processor may be off: it runs anywhere then.
@@ -132,14 +182,11 @@ impl Queues {
     /// If a queue has none. The kernel may wait for it until [`Ring::refuse`].
     pub(crate) fn start(
         work: Arc<Work>,
-        device: Arc<Device>,
+        rings: Rings,
         broken: Broken,
         last: Last,
     ) -> io::Result<Weak<Queues>> {
         let count = processors()?;
-        // Processors that are off send no requests.
-        let online = std::thread::available_parallelism().map_or(count, std::num::NonZero::get);
-        let most = (ALL_MAX / online).clamp(QUEUE_LEAST, QUEUE_MAX);
         let queues = (0..count)
             .map(|_| Mutex::new(Threads { all: 1, busy: 0, callers: Callers::new(), failed: None }))
             .collect();
@@ -149,9 +196,10 @@ impl Queues {
         }
         let started = Arc::new(Queues {
             work,
-            device,
+            rings,
+            parked: Mutex::default(),
             queues,
-            most,
+            most: most(count),
             aside,
             hung: AtomicUsize::new(0),
             asked: AtomicU64::new(0),
@@ -161,24 +209,21 @@ impl Queues {
         let (begun, begins) = channel();
         let all = (0..count).try_for_each(|queue| {
             let queue = u16::try_from(queue).map_err(io::Error::other)?;
-            let (queues, begun) = (started.clone(), begun.clone());
-            spawn(move || {
-                let ring = queues.ring(queue);
-                let told = begun.send(ring.as_ref().map(|_| ()).map_err(|error| error.raw_os_error()));
-                // The starter waits until all have let go.
-                drop(begun);
-                if let (Ok(mut ring), Ok(())) = (ring, told) {
-                    queues.serve(queue, &mut ring);
-                }
-            })
+            started.hand_out(Job::Begin(queue, begun.clone()))
         });
         drop(begun);
-        let each = begins.iter().try_for_each(|begun| {
+        let mut each = 0;
+        for begun in begins {
             begun.map_err(|errno: Option<i32>| {
                 errno.map_or_else(|| io::ErrorKind::Other.into(), io::Error::from_raw_os_error)
-            })
-        });
-        all.and(each).map(|()| Arc::downgrade(&started))
+            })?;
+            each += 1;
+        }
+        all?;
+        if each < count {
+            return Err(io::Error::other("a queue did not begin"));
+        }
+        Ok(Arc::downgrade(&started))
     }
 
     /// How many threads there are, and how many of them do a request.
@@ -194,27 +239,17 @@ impl Queues {
             if queues.hung.load(Ordering::Relaxed) >= HUNG_MAX {
                 return None;
             }
-            let ((give, given), (ready, has_ring)) = (channel::<Entry>(), channel());
-            let takes = queues.clone();
-            let started = spawn(move || {
-                let ring = Ring::new(takes.device.clone());
-                // Whoever gives the entry waits for this.
-                let told = ready.send(ring.is_ok());
-                if let (Ok(mut ring), Ok(()), Ok(entry)) = (ring, told, given.recv()) {
-                    let queue = entry.queue();
-                    stay_on(queue);
-                    if ring.commit(entry).is_ok() {
-                        takes.serve(queue, &mut ring);
-                    }
-                }
-            });
-            if started.is_err() || has_ring.recv() != Ok(true) {
-                return None;
-            }
+            let mut called = queues.call()?;
             let take: Taker = Box::new(move |mut entry, unique, error| {
                 let queue = usize::from(entry.queue());
                 put(&mut entry, unique, Err(error));
-                give.send(entry).map_err(|not_taken| not_taken.0)?;
+                let Some(give) = called.give.take() else { return Err(entry) };
+                if let Err(not_taken) = give.send(Job::TakeOver(entry)) {
+                    return match not_taken.0 {
+                        Job::TakeOver(entry) => Err(entry),
+                        Job::Begin(..) | Job::Join(_) => Ok(()),
+                    };
+                }
                 // The queue counts the thread that takes the entry instead of the one that hangs.
                 queues.queues[queue].lock().busy -= 1;
                 queues.hung.fetch_add(1, Ordering::Relaxed);
@@ -224,16 +259,91 @@ impl Queues {
         })
     }
 
-    /// A ring of the calling thread, with an entry in a queue.
-    fn ring(&self, queue: u16) -> io::Result<Ring> {
-        stay_on(queue);
-        let mut ring = Ring::new(self.device.clone())?;
-        ring.register(Entry::new(queue).map_err(io::Error::other)?)?;
-        Ok(ring)
+    /// A thread that has a ring and nothing to do.
+    fn call(self: &Arc<Self>) -> Option<Called> {
+        let parked = self.parked.lock().pop();
+        let give = parked.or_else(|| {
+            let (give, jobs) = channel();
+            self.spawn(jobs).ok().map(|()| give)
+        });
+        give.map(|give| Called { queues: Arc::downgrade(self), give: Some(give) })
     }
 
-    /// Serves until the mount is gone, or another thread has taken over the entry.
-    fn serve(self: &Arc<Self>, queue: u16, ring: &mut Ring) {
+    /// Has a thread do something.
+    fn hand_out(self: &Arc<Self>, job: Job) -> io::Result<()> {
+        let mut called = self.call().ok_or(io::ErrorKind::QuotaExceeded)?;
+        let given = called.give.take().map(|give| give.send(job));
+        given.and_then(Result::ok).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Starts a thread with a ring.
+    fn spawn(self: &Arc<Self>, mut jobs: Receiver<Job>) -> io::Result<()> {
+        let ring = Arc::new(Mutex::new(Some(self.rings.take()?)));
+        let (taken, queues) = (ring.clone(), Arc::downgrade(self));
+        let live = move || {
+            let Some(mut ring) = taken.lock().take() else { return };
+            ring.enable();
+            while let Ok(job) = jobs.recv() {
+                // Without an own reference while it waits: the threads that serve keep the mount.
+                let Some(queues) = queues.upgrade() else { return };
+                if !queues.does(job, &mut ring) {
+                    return;
+                }
+                let (give, next) = channel();
+                queues.parked.lock().push(give);
+                jobs = next;
+            }
+        };
+        let started = std::thread::Builder::new().name("uext4-queue".into()).spawn(live);
+        if started.is_err()
+            && let Some(unused) = ring.lock().take()
+        {
+            self.rings.give_back(unused);
+        }
+        started.map(|_| ())
+    }
+
+    /// Does a job to its end. Returns whether the thread can do others.
+    fn does(self: &Arc<Self>, job: Job, ring: &mut Ring) -> bool {
+        let queue = match job {
+            Job::Begin(queue, begun) => {
+                let joined = self.join(queue, ring);
+                let told = begun.send(joined.as_ref().copied().map_err(io::Error::raw_os_error));
+                // The starter waits until all have let go.
+                drop(begun);
+                if joined.is_err() || told.is_err() {
+                    return false;
+                }
+                queue
+            }
+            Job::Join(queue) => {
+                if self.join(queue, ring).is_err() {
+                    self.queues[usize::from(queue)].lock().could_not_join();
+                    return ring.is_free();
+                }
+                self.ask_for_a_request();
+                queue
+            }
+            Job::TakeOver(entry) => {
+                let queue = entry.queue();
+                stay_on(queue);
+                if ring.commit(entry).is_err() {
+                    return false;
+                }
+                queue
+            }
+        };
+        self.serve(queue, ring)
+    }
+
+    /// Adds an entry to a queue, with the ring of the calling thread.
+    fn join(&self, queue: u16, ring: &mut Ring) -> io::Result<()> {
+        stay_on(queue);
+        ring.register(Entry::new(queue).map_err(io::Error::other)?)
+    }
+
+    /// Serves until the mount is gone, or another thread has taken over the entry; returns whether it is that.
+    fn serve(self: &Arc<Self>, queue: u16, ring: &mut Ring) -> bool {
         let threads = &self.queues[usize::from(queue)];
         let courtesy = self.aside.as_ref().map(Aside::courtesy);
         loop {
@@ -246,12 +356,12 @@ impl Queues {
                     break;
                 }
             };
-            if threads.lock().begins(self.most) && self.add(queue).is_err() {
+            if threads.lock().begins(self.most) && self.hand_out(Job::Join(queue)).is_err() {
                 threads.lock().could_not_join();
             }
             let Some(entry) = self.handle(entry) else {
                 self.hung.fetch_sub(1, Ordering::Relaxed);
-                return;
+                return true;
             };
             let mut counts = threads.lock();
             counts.busy -= 1;
@@ -272,26 +382,14 @@ impl Queues {
             }
         }
         threads.lock().all -= 1;
+        false
     }
 
-    /// Starts one more thread in a queue.
-    fn add(self: &Arc<Self>, queue: u16) -> io::Result<()> {
-        let queues = self.clone();
-        spawn(move || match queues.ring(queue) {
-            Ok(mut ring) => {
-                queues.ask_for_a_request(queue);
-                queues.serve(queue, &mut ring);
-            }
-            Err(_) => queues.queues[usize::from(queue)].lock().could_not_join(),
-        })
-    }
-
-    /// Has the kernel send a request to the queue of this processor: for what it has cached of a regular file, which is
-    /// nothing at no length.
-    fn ask_for_a_request(&self, queue: u16) {
-        stay_on(queue);
+    /// Has the kernel send a request to the queue of the processor that the calling thread stays on: for what it has
+    /// cached of a regular file, which is nothing at no length.
+    fn ask_for_a_request(&self) {
         let served = self.work.served.read();
-        let known = served.as_ref().map_or_else(Vec::new, Served::some_known);
+        let known = served.as_ref().map_or_else(Vec::new, |served| served.some_known());
         drop(served);
         // It refuses nodes of other kinds, and those that it has forgotten.
         let _none = known.into_iter().find(|&node| self.ask_for(node).is_ok());
@@ -334,7 +432,7 @@ impl Queues {
             return self.sync(entry, unique, &head);
         }
         let served = self.work.served.read();
-        let outcome = self.work.outcome(served.as_ref(), &request, memory);
+        let outcome = self.work.outcome(served.as_deref(), &request, memory);
         put(&mut entry, unique, outcome);
         entry.caller = caller;
         Some(entry)
@@ -346,16 +444,11 @@ impl Queues {
         let served = self.work.served.read();
         // Its arguments are in the head, which stays here.
         let outcome = Request::from_parts(head, &[])
-            .and_then(|request| self.work.outcome(served.as_ref(), &request, &mut []));
+            .and_then(|request| self.work.outcome(served.as_deref(), &request, &mut []));
         let Some(Owed::Entry(mut entry)) = self.work.syncs.lock().remove(&unique) else { return None };
         put(&mut entry, unique, outcome);
         Some(entry)
     }
-}
-
-fn spawn(serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name("uext4-queue".into()).spawn(serve)?;
-    Ok(())
 }
 
 /// Puts what a request gave into its entry.

@@ -154,7 +154,7 @@ impl Readers {
     /// Does what a request asks for, and answers if the reply is still owed.
     fn serve(&self, request: &Request<'_>, memory: &mut [u8], reply: impl FnOnce() -> Option<Reply>) {
         let served = self.work.served.read();
-        let outcome = self.work.outcome(served.as_ref(), request, memory);
+        let outcome = self.work.outcome(served.as_deref(), request, memory);
         let Some(reply) = reply() else { return };
         match outcome {
             Err(error) => drop(reply.answer(Err(error))),

@@ -5,16 +5,20 @@
 //! kernel has it, until a completion gives it back with a request in its memory; the answer goes back in that place.
 //! The kernel writes to the memory only in the context of the thread that gave the entry, inside its system calls or
 //! before they return. Whoever sends the answer has the entry from then on, whichever ring it came through.
+//!
+//! All rings are made before the sandbox, which allows no others. They take no command but those of FUSE, for no other
+//! file than the mount's, so that whoever gets to use one cannot do with it what system calls are refused for.
 
 use crate::dev::Device;
 use crate::transport::DATA_MAX;
 use crate::wire::{OutHeader, RingHead};
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
+use parking_lot::Mutex;
 use rustix::mm::Advice;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::time::Duration;
 use uext4::{Buffer, BufferPool};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -109,10 +113,64 @@ pub(crate) enum Answered<'a> {
     Bytes(&'a [u8]),
 }
 
-/// A ring of the thread that made it, for one entry.
+/// The mount's descriptor among the files of a ring, which has no others.
+const MOUNT: types::Fixed = types::Fixed(0);
+
+/// Rings that no thread has yet.
+pub(crate) struct Rings(Mutex<Vec<IoUring<squeue::Entry128>>>);
+
+impl Rings {
+    /// So many rings, or fewer if there is no memory or descriptor for all, but no fewer than `least`.
+    ///
+    /// # Errors
+    /// If the kernel has none like these.
+    pub(crate) fn new(device: &Device, count: usize, least: usize) -> io::Result<Rings> {
+        let mut rings = Vec::with_capacity(count);
+        while rings.len() < count {
+            match restricted(device) {
+                Ok(ring) => rings.push(ring),
+                Err(_) if rings.len() >= least => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Rings(Mutex::new(rings)))
+    }
+
+    /// One for a thread.
+    ///
+    /// # Errors
+    /// If there is none left.
+    pub(crate) fn take(&self) -> io::Result<Ring> {
+        let ring = self.0.lock().pop().ok_or(io::ErrorKind::QuotaExceeded)?;
+        Ok(Ring { ring, given: None, came: None })
+    }
+
+    /// Takes back one that was not enabled.
+    pub(crate) fn give_back(&self, unused: Ring) {
+        self.0.lock().push(unused.ring);
+    }
+}
+
+/// A ring that is to be enabled by the thread that will use it.
+fn restricted(device: &Device) -> io::Result<IoUring<squeue::Entry128>> {
+    let ring = IoUring::<squeue::Entry128>::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_r_disabled()
+        .build(1)?;
+    let submitter = ring.submitter();
+    submitter.register_files(&[device.as_raw_fd()])?;
+    let fixed = squeue::Flags::FIXED_FILE.bits();
+    submitter.register_restrictions(&mut [
+        Restriction::sqe_op(opcode::UringCmd80::CODE),
+        Restriction::sqe_flags_required(fixed),
+    ])?;
+    Ok(ring)
+}
+
+/// A ring of one thread, for one entry.
 pub(crate) struct Ring {
     ring: IoUring<squeue::Entry128>,
-    device: Arc<Device>,
     /// What the kernel has. Never dropped: if the thread ends early, the kernel may still write there.
     given: Option<ManuallyDrop<Entry>>,
     /// What a completion said that nobody has waited for yet.
@@ -120,14 +178,15 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring that only the calling thread uses.
-    ///
-    /// # Errors
-    /// If the kernel has none, or there is no memory.
-    pub(crate) fn new(device: Arc<Device>) -> io::Result<Ring> {
-        let ring =
-            IoUring::<squeue::Entry128>::builder().setup_single_issuer().setup_defer_taskrun().build(1)?;
-        Ok(Ring { ring, device, given: None, came: None })
+    /// Makes it the calling thread's, who alone can use it from now on.
+    pub(crate) fn enable(&mut self) {
+        // If it fails, so does the first submission.
+        let _disabled = self.ring.submitter().register_enable_rings();
+    }
+
+    /// Whether the kernel has no entry of it.
+    pub(crate) fn is_free(&self) -> bool {
+        self.given.is_none()
     }
 
     /// Adds an entry to its queue. The queues serve when there is one in each.
@@ -163,6 +222,7 @@ impl Ring {
         // There is no such queue, so the kernel says EINVAL and gives the rings up. The other reasons mean that it has
         // done so before, or that the mount is gone.
         let entry = Entry::new(u16::MAX).map_err(io::Error::other)?;
+        self.enable();
         let refused = self.register(entry).err().and_then(|error| error.raw_os_error());
         match (self.came, refused) {
             (Some(_), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOTCONN | libc::ECONNABORTED)) => Ok(()),
@@ -229,8 +289,7 @@ impl Ring {
         // `struct fuse_uring_cmd_req`: flags, commit id, queue id.
         words[8..16].copy_from_slice(entry.commit.as_bytes());
         words[16..18].copy_from_slice(entry.queue.as_bytes());
-        let device = types::Fd(self.device.as_raw_fd());
-        let build = opcode::UringCmd80::new(device, command).cmd(words);
+        let build = opcode::UringCmd80::new(MOUNT, command).cmd(words);
         let mut submission = build.addr(places.map(|address| address as u64)).build();
         if places.is_some() {
             let at = std::ptr::from_mut(&mut submission).cast::<u8>();
@@ -274,5 +333,39 @@ mod tests {
         assert!(!entry.is_large());
         entry.answer(&header, Answered::InPlace(KEPT + 1));
         assert!(entry.is_large());
+    }
+    /// What a ring with restrictions says to a submission.
+    fn told(submission: &squeue::Entry128) -> i32 {
+        let null =
+            rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+        let mut ring = Rings::new(&Device::new(null), 1, 1).unwrap().take().unwrap();
+        ring.enable();
+        // SAFETY: the commands of the tests refer to no memory.
+        unsafe { ring.ring.submission().push(submission) }.unwrap();
+        ring.ring.submit_and_wait(1).unwrap();
+        ring.ring.completion().next().unwrap().result()
+    }
+
+    #[test]
+    fn rings_take_commands_of_the_mount_and_nothing_else() {
+        // The null device takes any.
+        assert_eq!(told(&opcode::UringCmd80::new(MOUNT, REGISTER).build()), 0);
+        let elsewhere = opcode::UringCmd80::new(types::Fd(0), REGISTER).build();
+        let socket = opcode::Socket::new(libc::AF_INET, libc::SOCK_DGRAM, 0).build();
+        for refused in [elsewhere, opcode::Nop::new().build().into(), socket.into()] {
+            assert_eq!(told(&refused), -libc::EACCES);
+        }
+    }
+
+    #[test]
+    fn rings_that_were_taken_are_gone() {
+        let null =
+            rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
+        let rings = Rings::new(&Device::new(null), 2, 1).unwrap();
+        let taken = [rings.take().unwrap(), rings.take().unwrap()];
+        assert!(rings.take().is_err());
+        let [first, _second] = taken;
+        rings.give_back(first);
+        assert!(rings.take().unwrap().is_free());
     }
 }

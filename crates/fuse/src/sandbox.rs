@@ -52,7 +52,7 @@ impl Sandbox {
         // Landlock needs either no_new_privs or a capability, and opens what it lists.
         let landlock = no_new_privs && restrict_paths().is_ok_and(|status| is_enforced(&status));
         let capabilities = drop_capabilities(needs).is_ok();
-        let seccomp = no_new_privs && filter_calls().is_ok();
+        let seccomp = no_new_privs && filter_calls(needs).is_ok();
         if !seccomp && needs.rings {
             // The filter is what bounds that right.
             let _gone = drop_capabilities(Needs { rings: false, ..needs });
@@ -143,6 +143,9 @@ fn drop_capabilities(needs: Needs) -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
+/// Operation of `io_uring_register`: `IORING_REGISTER_ENABLE_RINGS`.
+const ENABLE_RINGS: i32 = 12;
+
 /// System calls that a server makes, or the libraries below it.
 const CALLS: &[i64] = &[
     // Data and descriptors.
@@ -181,9 +184,7 @@ const CALLS: &[i64] = &[
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
-    libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
     // Names, which Landlock limits.
     libc::SYS_openat,
     libc::SYS_readlinkat,
@@ -278,7 +279,7 @@ const OWN_CALLS: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OWN_CALLS: &[i64] = &[];
 
-fn filter_calls() -> Result<(), Box<dyn std::error::Error>> {
+fn filter_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
     let calls = CALLS.iter().chain(OWN_CALLS);
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.map(|&call| (call, Vec::new())).collect();
@@ -294,6 +295,12 @@ fn filter_calls() -> Result<(), Box<dyn std::error::Error>> {
     let usual = SeccompRule::new(vec![is(1, libc::SCHED_OTHER)?])?;
     rules.insert(libc::SYS_sched_setscheduler, vec![aside, usual]);
     rules.insert(libc::SYS_sched_setaffinity, vec![SeccompRule::new(vec![is(0, 0)?])?]);
+    // Rings are there, and are enabled by the threads that use them. Those of NVMe namespaces are made later.
+    let enables = SeccompRule::new(vec![is(1, ENABLE_RINGS)?])?;
+    rules.insert(libc::SYS_io_uring_register, if needs.nvme { Vec::new() } else { vec![enables] });
+    if needs.nvme {
+        rules.insert(libc::SYS_io_uring_setup, Vec::new());
+    }
     // As if the kernel did not have them: libraries fall back to older calls.
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     let filter = SeccompFilter::new(rules, missing, SeccompAction::Allow, architecture)?;
@@ -319,13 +326,14 @@ mod tests {
                 ["/etc/passwd", "/proc/self/status", "/dev/null", "/root"].map(|path| open(path).err());
             let made = std::fs::write("/tmp/uext4-sandbox-test", "x").map_err(|error| error.kind());
             let ran = Command::new("/bin/true").status().map_err(|error| error.raw_os_error());
+            let ring = io_uring::IoUring::new(1).map_err(|error| error.raw_os_error());
             let socket = std::net::UdpSocket::bind("127.0.0.1:0").map_err(|error| error.raw_os_error());
             let mut text = String::new();
             held.read_to_string(&mut text).unwrap();
             let thread = std::thread::spawn(move || open("/etc/passwd").err()).join().unwrap();
-            (sandbox, status, opened, made, ran.err(), socket.err(), text.len(), thread)
+            (sandbox, status, opened, made, [ran.err(), socket.err(), ring.err()], text.len(), thread)
         };
-        let (sandbox, status, opened, made, ran, socket, held, thread) =
+        let (sandbox, status, opened, made, refused, held, thread) =
             std::thread::spawn(inside).join().unwrap();
         let has = |line: &str| status.lines().any(|found| found.split_whitespace().eq(line.split(' ')));
         assert!(sandbox.no_new_privs && sandbox.capabilities, "{sandbox:?}");
@@ -344,7 +352,7 @@ mod tests {
         }
         if sandbox.seccomp {
             assert!(has("Seccomp: 2"), "{status}");
-            assert_eq!((ran, socket), (Some(Some(libc::ENOSYS)), Some(Some(libc::ENOSYS))));
+            assert_eq!(refused, [Some(Some(libc::ENOSYS)); 3]);
         }
         // The thread that started it is free.
         assert!(std::fs::File::open("/etc/passwd").is_ok());

@@ -1,14 +1,13 @@
 //! A mount that is served: its begin, what is told of it, and its end.
 
-use crate::dev::Device;
+use crate::memory::Memory;
 use crate::mount::Connection;
 use crate::options::{ServeOptions, Transport};
-use crate::queues::{Queues, processors};
+use crate::queues::{Queues, processors, rings};
 use crate::readers::{Readers, ThreadMemory};
 use crate::reply::{Errno, Reply};
 use crate::request::Request;
-use crate::ring::Ring;
-use crate::server::{Negotiated, Served, negotiate};
+use crate::server::{Negotiated, Serve, Served, negotiate};
 use crate::stats::{Counters, single};
 use crate::transport::Channel;
 use crate::wire::{InitOut, init, op};
@@ -34,6 +33,23 @@ pub enum Ended {
     /// The kernel takes no answers through io_uring any more, with this error number. The mount is still there, and
     /// those who use it would wait for ever.
     Broken(i32),
+}
+
+impl Connection {
+    /// Makes the rings that requests may come through, unless they are made already: before a
+    /// [`Sandbox`](crate::Sandbox), inside of which none can be made. [`Session::start`] tells if that failed.
+    #[must_use]
+    pub fn with_rings(mut self, transport: Transport) -> Connection {
+        let wanted = match transport {
+            Transport::Dev => false,
+            Transport::Auto => rings_are_offered(),
+            Transport::Uring => true,
+        };
+        if wanted && self.rings.is_none() {
+            self.rings = Some(rings(&self.device));
+        }
+        self
+    }
 }
 
 /// A mounted volume that is served by threads of this process.
@@ -69,21 +85,40 @@ impl Drop for LastThread {
 }
 
 impl Session {
-    /// Greets the kernel, and starts the threads that serve the mount.
+    /// Greets the kernel, and starts the threads that serve the mount. Makes the rings for it, unless
+    /// [`Connection::with_rings`] has.
     ///
     /// # Errors
     /// If the kernel is too old (before Linux 5.12) or lacks the transport that the options demand, the mount is gone
     /// already, or there is no memory or thread.
     pub fn start(connection: Connection, volume: Volume, options: &ServeOptions) -> io::Result<Session> {
-        let device = Arc::new(connection.into_device());
-        let channel: Arc<dyn Channel> = device.clone();
-        let rings = rings(options.transport, &device);
+        let serve = |channel| Ok(Box::new(Served::new(volume, channel, options.clone())?) as Box<dyn Serve>);
+        Session::start_with(connection, serve, options)
+    }
+
+    /// As [`Session::start`], but with files in memory that are lost at the end, and of which only what a measurement
+    /// needs is there: what a mount could do if the volume cost nothing.
+    ///
+    /// # Errors
+    /// As of [`Session::start`].
+    pub fn start_in_memory(connection: Connection, options: &ServeOptions) -> io::Result<Session> {
+        Session::start_with(connection, |_| Ok(Box::new(Memory::new())), options)
+    }
+
+    fn start_with(
+        connection: Connection,
+        serve: impl FnOnce(Arc<dyn Channel>) -> io::Result<Box<dyn Serve>>,
+        options: &ServeOptions,
+    ) -> io::Result<Session> {
+        let Connection { device, rings } = connection.with_rings(options.transport);
+        let channel: Arc<dyn Channel> = Arc::new(device);
+        let rings = rings.unwrap_or_else(|| Err(io::ErrorKind::Unsupported.into()));
         let offered = greet(&channel, rings.is_ok())?;
-        let rings = rings.and_then(|spare| if offered { Ok(spare) } else { Err(not_offered()) });
+        let rings = rings.and_then(|rings| if offered { Ok(rings) } else { Err(not_offered()) });
         let threads = options.threads.max(1);
         let (interrupts, interrupted) = std::sync::mpsc::channel();
         let work = Arc::new(Work {
-            served: RwLock::new(Some(Served::new(volume, channel.clone(), options.clone())?)),
+            served: RwLock::new(Some(serve(channel.clone())?)),
             channel,
             syncs: Mutex::default(),
             interrupts,
@@ -95,9 +130,10 @@ impl Session {
         let broken = Box::new(move |error: io::Error| {
             let _ended = broken.send(Ended::Broken(error.raw_os_error().unwrap_or(libc::EIO)));
         });
-        let queues = rings.and_then(|spare| {
+        let queues = rings.and_then(|rings| {
+            let spare = rings.take()?;
             // A kernel that waits for queues is told that there are none, or the mount fails.
-            let started = Queues::start(work.clone(), device, broken, last.clone());
+            let started = Queues::start(work.clone(), rings, broken, last.clone());
             if started.is_err() {
                 spare.refuse()?;
             }
@@ -189,7 +225,7 @@ impl Session {
     /// As of [`Volume::close`]; a failure of a write that was acknowledged before, if no sync told it.
     pub fn close(self) -> Result<(), uext4::Error> {
         let served = self.work.served.write().take();
-        served.map_or(Ok(()), Served::close)
+        served.map_or(Ok(()), |served| served.close())
     }
 }
 
@@ -214,15 +250,6 @@ fn channel_of_ends() -> (Stopper, Receiver<Ended>) {
 #[must_use]
 pub fn rings_are_offered() -> bool {
     std::fs::read(OFFERED).is_ok_and(|told| told.starts_with(b"Y"))
-}
-
-/// A ring, if they may and can be had here.
-fn rings(transport: Transport, device: &Arc<Device>) -> io::Result<Ring> {
-    if transport == Transport::Dev {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    processors()?;
-    Ring::new(device.clone())
 }
 
 fn not_offered() -> io::Error {

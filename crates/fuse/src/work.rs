@@ -6,7 +6,7 @@
 use crate::reply::{Errno, Outcome, Reply};
 use crate::request::Request;
 use crate::ring::Entry;
-use crate::server::{Answer, Served};
+use crate::server::{Answer, Serve};
 use crate::stats::Counters;
 use crate::transport::Channel;
 use parking_lot::{Mutex, RwLock};
@@ -43,7 +43,7 @@ pub(crate) struct Work {
     /// `/dev/fuse`: notifications, and what does not come through rings.
     pub(crate) channel: Arc<dyn Channel>,
     /// Held for reading by each request; taken at the end.
-    pub(crate) served: RwLock<Option<Served>>,
+    pub(crate) served: RwLock<Option<Box<dyn Serve>>>,
     pub(crate) syncs: Mutex<HashMap<u64, Owed>>,
     pub(crate) interrupts: Sender<(u64, Instant)>,
     pub(crate) counters: Counters,
@@ -53,7 +53,7 @@ impl Work {
     /// Does what a request asks for. `served` is the volume, if it is not closed.
     pub(crate) fn outcome(
         &self,
-        served: Option<&Served>,
+        served: Option<&dyn Serve>,
         request: &Request<'_>,
         memory: &mut [u8],
     ) -> Outcome<Answer> {

@@ -46,6 +46,31 @@ pub(crate) struct Served {
     owners: Owners,
 }
 
+/// What does the requests of a mount, from any thread.
+pub(crate) trait Serve: Send + Sync {
+    /// Does what a request asks for, durably if the options say so. `memory` is for data of the reply.
+    fn serve(&self, request: &Request<'_>, memory: &mut [u8]) -> Outcome<Answer>;
+
+    /// Undoes what the kernel did not take.
+    fn undo(&self, _answer: Answer) {}
+
+    /// Files that the kernel has open, and then other nodes that it knows; a few of both.
+    fn some_known(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// Appends what is known and open, and what the library counts, as Prometheus text.
+    fn write_stats(&self, _out: &mut String) {}
+
+    /// Writes what is late, lets go of all files and nodes, and closes the volume.
+    ///
+    /// # Errors
+    /// As of [`Volume::close`]; a failure of a late write that nobody was told of.
+    fn close(self: Box<Self>) -> Result<(), uext4::Error> {
+        Ok(())
+    }
+}
+
 /// What a reply holds besides its header.
 pub(crate) enum Payload {
     /// Nothing.
@@ -70,15 +95,15 @@ impl Answer {
     pub(crate) const DONE: Answer =
         Answer { payload: Payload::Nothing, lookups: Vec::new(), file: None, directory: None };
 
-    fn of(value: &(impl IntoBytes + Immutable)) -> Answer {
+    pub(crate) fn of(value: &(impl IntoBytes + Immutable)) -> Answer {
         Answer::bytes(value.as_bytes().to_vec())
     }
 
-    fn bytes(bytes: Vec<u8>) -> Answer {
+    pub(crate) fn bytes(bytes: Vec<u8>) -> Answer {
         Answer { payload: Payload::Bytes(bytes), ..Answer::DONE }
     }
 
-    fn memory(length: usize) -> Answer {
+    pub(crate) fn memory(length: usize) -> Answer {
         Answer { payload: Payload::Memory(length), ..Answer::DONE }
     }
 }
@@ -110,17 +135,6 @@ impl Served {
         })
     }
 
-    /// Writes what is late, lets go of all files and nodes, and closes the volume.
-    ///
-    /// # Errors
-    /// As of [`Volume::close`]; a failure of a late write that nobody was told of.
-    pub(crate) fn close(self) -> Result<(), uext4::Error> {
-        let Served { files, directories, behind, nodes, volume, .. } = self;
-        let late = behind.close();
-        drop((files, directories, nodes));
-        volume.close().and(late)
-    }
-
     /// Whether the operation may wait for a device, which may hang. What the kernel forgets may have lost its name
     /// before, and is freed then.
     pub(crate) fn waits(opcode: u32) -> bool {
@@ -132,20 +146,6 @@ impl Served {
     /// Whether the operation waits for what was written before: its caller can be let go.
     pub(crate) fn is_sync(opcode: u32) -> bool {
         matches!(opcode, op::FSYNC | op::FSYNCDIR | op::SYNCFS)
-    }
-
-    /// Does what a request asks for, durably if the options say so. `memory` is for data of the reply.
-    pub(crate) fn serve(&self, request: &Request<'_>, memory: &mut [u8]) -> Outcome<Answer> {
-        let request = &request.with_owners(self.owners);
-        let answer = self.dispatch(request, memory)?;
-        let opcode = request.header.opcode;
-        if changes_names(opcode) || opcode == op::SETXATTR {
-            self.behind.count(0);
-        }
-        if self.options.sync && changes(opcode) || self.options.dirsync && changes_names(opcode) {
-            self.volume.sync_all()?;
-        }
-        Ok(answer)
     }
 
     fn dispatch(&self, request: &Request<'_>, memory: &mut [u8]) -> Outcome<Answer> {
@@ -192,8 +192,44 @@ impl Served {
         }
     }
 
-    /// Appends what is known and open, and what the library counts, as Prometheus text.
-    pub(crate) fn write_stats(&self, out: &mut String) {
+    /// Has the kernel ask for the attributes of an inode again.
+    fn attributes_changed(&self, id: u64) {
+        let told = wire::InvalInodeOut { node: id, offset: -1, length: 0 };
+        let len = (size_of::<OutHeader>() + size_of_val(&told)) as u32;
+        let header = OutHeader { len, error: wire::NOTIFY_INVAL_INODE, unique: 0 };
+        // It fails if the kernel does not know the inode any more.
+        let _forgotten = self.channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(told.as_bytes())]);
+    }
+}
+
+impl Serve for Served {
+    fn serve(&self, request: &Request<'_>, memory: &mut [u8]) -> Outcome<Answer> {
+        let request = &request.with_owners(self.owners);
+        let answer = self.dispatch(request, memory)?;
+        let opcode = request.header.opcode;
+        if changes_names(opcode) || opcode == op::SETXATTR {
+            self.behind.count(0);
+        }
+        if self.options.sync && changes(opcode) || self.options.dirsync && changes_names(opcode) {
+            self.volume.sync_all()?;
+        }
+        Ok(answer)
+    }
+
+    fn undo(&self, answer: Answer) {
+        for id in answer.lookups {
+            self.nodes.forget(id, 1);
+        }
+        drop(answer.file.and_then(|fh| self.files.remove(fh)));
+        drop(answer.directory.and_then(|fh| self.directories.remove(fh)));
+    }
+
+    fn some_known(&self) -> Vec<u64> {
+        let open = self.files.some(SOME, OpenFile::id);
+        open.into_iter().chain(self.nodes.some(16 * SOME)).collect()
+    }
+
+    fn write_stats(&self, out: &mut String) {
         let nodes = self.nodes.known() as u64;
         single(out, "uext4_nodes", "gauge", "Files that the kernel knows.", nodes);
         let (files, directories) = (self.files.count() as u64, self.directories.count() as u64);
@@ -208,28 +244,11 @@ impl Served {
         write_volume(&self.volume, out);
     }
 
-    /// Files that the kernel has open, and then other nodes that it knows; a few of both.
-    pub(crate) fn some_known(&self) -> Vec<u64> {
-        let open = self.files.some(SOME, OpenFile::id);
-        open.into_iter().chain(self.nodes.some(16 * SOME)).collect()
-    }
-
-    /// Undoes what the kernel did not take.
-    pub(crate) fn undo(&self, answer: Answer) {
-        for id in answer.lookups {
-            self.nodes.forget(id, 1);
-        }
-        drop(answer.file.and_then(|fh| self.files.remove(fh)));
-        drop(answer.directory.and_then(|fh| self.directories.remove(fh)));
-    }
-
-    /// Has the kernel ask for the attributes of an inode again.
-    fn attributes_changed(&self, id: u64) {
-        let told = wire::InvalInodeOut { node: id, offset: -1, length: 0 };
-        let len = (size_of::<OutHeader>() + size_of_val(&told)) as u32;
-        let header = OutHeader { len, error: wire::NOTIFY_INVAL_INODE, unique: 0 };
-        // It fails if the kernel does not know the inode any more.
-        let _forgotten = self.channel.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(told.as_bytes())]);
+    fn close(self: Box<Self>) -> Result<(), uext4::Error> {
+        let Served { files, directories, behind, nodes, volume, .. } = *self;
+        let late = behind.close();
+        drop((files, directories, nodes));
+        volume.close().and(late)
     }
 }
 
