@@ -40,7 +40,8 @@ const QUEUE_LEAST: usize = 4;
 /// Where the kernel lists the processors that there may be.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// A thread that is done with a large request gives its memory back while more threads of its queue are busy.
+/// A thread that is done with a large request gives its memory back while more threads of its queue are busy. Otherwise
+/// it gets a huge page, which devices read and write in fewer pieces; that many threads and one more have one.
 const LARGE_KEPT: usize = 2;
 /// When to try again after a thread could not join a queue.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -57,6 +58,8 @@ const ASKED_FOR: u64 = 1 << 63;
 struct Threads {
     all: usize,
     busy: usize,
+    /// Those whose entries are huge pages.
+    huge: usize,
     callers: Callers,
     /// When a thread could not join last.
     failed: Option<Instant>,
@@ -188,7 +191,7 @@ impl Queues {
     ) -> io::Result<Weak<Queues>> {
         let count = processors()?;
         let queues = (0..count)
-            .map(|_| Mutex::new(Threads { all: 1, busy: 0, callers: Callers::new(), failed: None }))
+            .map(|_| Mutex::new(Threads { all: 1, busy: 0, huge: 0, callers: Callers::new(), failed: None }))
             .collect();
         let aside = Aside::new();
         if let Some(aside) = &aside {
@@ -368,17 +371,19 @@ impl Queues {
             let caller = entry.caller;
             let again = courtesy.is_some()
                 && caller.is_some_and(|caller| counts.callers.asks_all_the_time(caller, Instant::now()));
-            let busy = counts.busy;
+            let (many, huge) = (counts.busy > LARGE_KEPT, counts.huge);
             drop(counts);
-            let release = entry.is_large() && busy > LARGE_KEPT;
+            let (was_huge, large) = (entry.is_huge(), entry.is_large());
+            let renews = large && (many || !was_huge && huge <= LARGE_KEPT);
             if ring.commit(entry).is_err() {
                 break;
             }
             if let (Some(courtesy), true) = (&courtesy, again) {
                 courtesy.answer(|| ring.send());
             }
-            if release {
-                ring.release();
+            if renews && ring.renew(!many) {
+                let mut counts = threads.lock();
+                counts.huge = counts.huge + usize::from(!many) - usize::from(was_huge);
             }
         }
         threads.lock().all -= 1;
@@ -482,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_added_while_few_are_idle() {
-        let mut threads = Threads { all: 1, busy: 0, callers: Callers::new(), failed: None };
+        let mut threads = Threads { all: 1, busy: 0, huge: 0, callers: Callers::new(), failed: None };
         assert!(threads.begins(6) && threads.all == 2);
         assert!(threads.begins(6) && threads.all == 3);
         (threads.all, threads.busy) = (4, 0);

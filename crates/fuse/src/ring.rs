@@ -26,6 +26,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// Commands (`enum fuse_uring_cmd`).
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
+/// Bytes of an entry's memory: a huge page of most processors.
+const HUGE: usize = 2 << 20;
 /// Bytes of the page before the payload: the head, and further back where the two are for the kernel.
 const PAGE: usize = 4096;
 /// Where the two `struct iovec` are in that page.
@@ -36,8 +38,8 @@ const PAYLOAD_AT: usize = 272;
 const ENDS: [i32; 5] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::ENODEV, libc::ENOENT];
 /// When to try again without memory.
 const MEMORY: Duration = Duration::from_millis(1);
-/// So much of a payload stays in memory ([`Ring::release`]).
-const KEPT: usize = 64 << 10;
+/// A payload of more bytes is large.
+const LARGE: usize = 64 << 10;
 /// Where a submission has its length (`struct io_uring_sqe`).
 const SQE_LENGTH_AT: usize = 24;
 
@@ -51,6 +53,8 @@ pub(crate) struct Entry {
     pub(crate) caller: Option<u32>,
     /// Bytes of the payload that the request and its answer took.
     used: usize,
+    /// Its memory is one huge page, if the system has one.
+    huge: bool,
 }
 
 impl Entry {
@@ -59,9 +63,9 @@ impl Entry {
     /// # Errors
     /// If there is no memory.
     pub(crate) fn new(queue: u16) -> Result<Entry, uext4::Error> {
-        let mut memory = BufferPool::new(2 * DATA_MAX)?.take(PAGE + DATA_MAX)?;
+        let mut memory = BufferPool::new(HUGE)?.take(HUGE)?;
         advise(&mut memory, Advice::LinuxNoHugepage);
-        Ok(Entry { memory, queue, commit: 0, caller: None, used: 0 })
+        Ok(Entry { memory, queue, commit: 0, caller: None, used: 0, huge: false })
     }
 
     /// The number of its queue.
@@ -77,14 +81,19 @@ impl Entry {
         head
     }
 
-    /// Whether the request or its answer took more memory than [`Ring::release`] leaves.
+    /// Whether the request or its answer took much memory.
     pub(crate) fn is_large(&self) -> bool {
-        self.used > KEPT
+        self.used > LARGE
+    }
+
+    /// Whether its memory is one huge page.
+    pub(crate) fn is_huge(&self) -> bool {
+        self.huge
     }
 
     /// What came besides, of this length, and the aligned memory after it; together the payload.
     pub(crate) fn payload(&mut self, length: usize) -> (&[u8], &mut [u8]) {
-        let payload = &mut self.memory[PAGE..];
+        let payload = &mut self.memory[PAGE..][..DATA_MAX];
         let length = length.min(payload.len());
         let (came, after) = payload.split_at_mut(length.next_multiple_of(PAGE));
         (&came[..length], after)
@@ -244,13 +253,18 @@ impl Ring {
         self.came = self.came.or_else(|| self.ring.completion().next().map(|completion| completion.result()));
     }
 
-    /// Sends the answer now, and gives the memory of a large one back to the system.
-    pub(crate) fn release(&mut self) {
+    /// Sends the answer now, and gives the entry's memory back to the system, which has one huge page or small ones for
+    /// the next request. Returns whether it did: not if that has come already.
+    pub(crate) fn renew(&mut self, huge: bool) -> bool {
         self.send();
         // The kernel writes there only in calls of this thread, and tells at once if it has.
         if let (None, true, Some(entry)) = (self.came, self.ring.submission().is_empty(), &mut self.given) {
-            advise(&mut entry.memory[PAGE + KEPT..], Advice::LinuxDontNeed);
+            advise(&mut entry.memory, Advice::LinuxDontNeed);
+            advise(&mut entry.memory, if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage });
+            entry.huge = huge;
+            return true;
         }
+        false
     }
 
     /// Waits until the kernel gives the entry back with a request. `None` when the mount is gone.
@@ -312,7 +326,7 @@ fn advise(memory: &mut [u8], advice: Advice) {
     let _refused = unsafe { rustix::mm::madvise(start.cast(), length, advice) };
 }
 
-const _: () = assert!(size_of::<squeue::Entry128>() == 128 && PLACES + 32 <= PAGE);
+const _: () = assert!(size_of::<squeue::Entry128>() == 128 && PLACES + 32 <= PAGE && PAGE + DATA_MAX <= HUGE);
 
 #[cfg(test)]
 mod tests {
@@ -331,7 +345,7 @@ mod tests {
         assert_eq!(entry.payload(usize::MAX).0.len(), DATA_MAX);
         assert_eq!(entry.payload(0).1.as_ptr().addr() % PAGE, 0);
         assert!(!entry.is_large());
-        entry.answer(&header, Answered::InPlace(KEPT + 1));
+        entry.answer(&header, Answered::InPlace(LARGE + 1));
         assert!(entry.is_large());
     }
     /// What a ring with restrictions says to a submission.

@@ -1,0 +1,16 @@
+//! How the process's threads share memory.
+
+/// Has threads allocate from as many heaps as there are processors. The C library gives each its own, up to eight
+/// for a processor, and what one thread allocates and another frees stays in a heap that the second does not use: a
+/// server whose threads come and go held a third more memory.
+///
+/// For a whole process, so a program calls it that has nothing else to do than to serve. Other C libraries than glibc
+/// have heaps of their own, and are left alone.
+pub fn share_heaps() {
+    #[cfg(target_env = "gnu")]
+    {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // SAFETY: it takes numbers, and locks what it changes.
+        let _refused = unsafe { libc::mallopt(libc::M_ARENA_MAX, processors.try_into().unwrap_or(i32::MAX)) };
+    }
+}
