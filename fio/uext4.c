@@ -472,9 +472,11 @@ static int unlink_file(struct thread_data *td, struct fio_file *f)
 
 static uint16_t write_flags(struct thread_data *td)
 {
+	uint16_t atomic = td->o.oatomic ? UEXT4_ATOMIC : 0;
+
 	if (td->o.sync_io == O_DSYNC)
-		return UEXT4_DSYNC;
-	return td->o.sync_io ? UEXT4_SYNC : 0;
+		return atomic | UEXT4_DSYNC;
+	return atomic | (td->o.sync_io ? UEXT4_SYNC : 0);
 }
 
 /* Takes over what became of a request. */

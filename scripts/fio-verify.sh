@@ -58,6 +58,8 @@ for blocks in 4096 1024; do
     job overwrites --rw=randrw --verify=xxhash "${mixed[@]}" --size="$size" --iodepth=32 --prepare=1 --overwrite=1 \
         --filename=prepared
     job durable --rw=randwrite --verify=sha1 --bs=4k --size=$((each / 4))m --sync=dsync --iodepth=8 --filename=durable
+    job atomic --rw=randwrite --verify=sha1 --bs=16k --size=$((each / 4))m --sync=dsync --iodepth=8 --atomic=1 \
+        --filename=atomic
     job synchronous --rw=randwrite --verify=md5 "${mixed[@]}" --size="$size" --fsync=64 --filename=synchronous
     job appends --rw=write --verify=crc32c --bsrange=512-64k --blockalign=512 --size="$size" --fallocate=none \
         --iodepth=4 --filename=appended

@@ -96,6 +96,14 @@
 // or until the device can take a request of up to 128 KiB.
 #define UEXT4_NOWAIT 4
 
+// Of a write: never torn. After a crash all of its bytes are old or all are new, on any device. The length is a power
+// of two from the file system's block size to `UEXT4_ATOMIC_MAX`, and the position a multiple of it: otherwise
+// `-EINVAL`. `-EOPNOTSUPP` for a volume without a journal or with clusters, and for a file without extents.
+#define UEXT4_ATOMIC 8
+
+// Most bytes of an atomic write.
+#define UEXT4_ATOMIC_MAX 65536
+
 // `uext4_fallocate`: holes get blocks that read as zeros; the file grows to the end of the range.
 #define UEXT4_FALLOC_ALLOCATE 0
 
@@ -130,7 +138,7 @@
 // Reads. `flags`: `UEXT4_NOWAIT`.
 #define UEXT4_OP_READ 0
 
-// Writes. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`.
+// Writes. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`, `UEXT4_ATOMIC`.
 #define UEXT4_OP_WRITE 1
 
 // As `fdatasync`, for what completed before.
@@ -486,7 +494,7 @@ int64_t uext4_pread(struct uext4_file *file,
                     uint32_t flags);
 
 // Writes directly: `pos`, `length` and `data` must obey `uext4_geometry`. Returns `length`, or a failure of the whole
-// write. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`.
+// write. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`, `UEXT4_ATOMIC`.
 int64_t uext4_pwrite(struct uext4_file *file,
                      const void *data,
                      size_t length,

@@ -63,6 +63,12 @@ pub const UEXT4_SYNC: u32 = 2;
 /// Of a read or write: fails with `EAGAIN` rather than waits for others, for room, for metadata that is not in memory,
 /// or until the device can take a request of up to 128 KiB.
 pub const UEXT4_NOWAIT: u32 = 4;
+/// Of a write: never torn. After a crash all of its bytes are old or all are new, on any device. The length is a power
+/// of two from the file system's block size to `UEXT4_ATOMIC_MAX`, and the position a multiple of it: otherwise
+/// `-EINVAL`. `-EOPNOTSUPP` for a volume without a journal or with clusters, and for a file without extents.
+pub const UEXT4_ATOMIC: u32 = 8;
+/// Most bytes of an atomic write.
+pub const UEXT4_ATOMIC_MAX: u32 = 65536;
 
 /// `uext4_fallocate`: holes get blocks that read as zeros; the file grows to the end of the range.
 pub const UEXT4_FALLOC_ALLOCATE: u32 = 0;
@@ -92,6 +98,7 @@ pub(crate) fn write_flags(flags: u32) -> Result<WriteFlags> {
         (UEXT4_DSYNC, WriteFlags::DSYNC),
         (UEXT4_SYNC, WriteFlags::SYNC),
         (UEXT4_NOWAIT, WriteFlags::NOWAIT),
+        (UEXT4_ATOMIC, WriteFlags::ATOMIC),
     ];
     if flags & !known.iter().fold(0, |all, (flag, _)| all | flag) != 0 {
         return Err(Fault::invalid(format!("flags of a write: {flags:#x}")));
@@ -191,7 +198,7 @@ pub unsafe extern "C" fn uext4_pread(
 }
 
 /// Writes directly: `pos`, `length` and `data` must obey `uext4_geometry`. Returns `length`, or a failure of the whole
-/// write. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`.
+/// write. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`, `UEXT4_ATOMIC`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_pwrite(
     file: *mut uext4_file,

@@ -28,7 +28,7 @@ pub const UEXT4_QUEUE_REGISTERED: u32 = 4;
 
 /// Reads. `flags`: `UEXT4_NOWAIT`.
 pub const UEXT4_OP_READ: u16 = 0;
-/// Writes. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`.
+/// Writes. `flags`: `UEXT4_DSYNC`, `UEXT4_SYNC`, `UEXT4_NOWAIT`, `UEXT4_ATOMIC`.
 pub const UEXT4_OP_WRITE: u16 = 1;
 /// As `fdatasync`, for what completed before.
 pub const UEXT4_OP_FDATASYNC: u16 = 2;

@@ -175,6 +175,10 @@ fn io_makes_and_empties_files_as_xfs_io_does() {
     assert_eq!(content(&volume, "/made")[..513], [[0x61; 512].as_slice(), &[0x62]].concat());
     good(run(&["io", "-ft", "-c", "pwrite -S 0x63 0 1"], &volume, "/made"));
     assert_eq!(content(&volume, "/made"), b"c");
+    good(run(&["io", "-c", "pwrite -A -S 0x64 -b 4k 0 8k"], &volume, "/made"));
+    assert_eq!(content(&volume, "/made"), [0x64; 8192]);
+    let refused = bad(1, run(&["io", "-c", "pwrite -A -b 3k 0 3k"], &volume, "/made"));
+    assert!(refused.contains("power of two"), "{refused}");
     good(run(&["io", "-f", "-r", "-c", "stat"], &volume, "/read"));
     assert_eq!(look(&volume, "/read").0, 0);
     bad(2, run(&["io", "-t", "-r", "-c", "stat"], &volume, "/hello"));

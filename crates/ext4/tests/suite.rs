@@ -3,11 +3,13 @@
 mod adaptors;
 mod allocate;
 mod atime;
+mod atomic;
 mod attributes;
 mod bounds;
 mod casefold;
 mod common;
 mod crash_allocate;
+mod crash_atomic;
 mod crash_dax;
 mod crash_named;
 mod crash_overwrite;

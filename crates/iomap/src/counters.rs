@@ -79,6 +79,8 @@ counters! {
     Conversions => "conversions",
     /// Writes that extended their file.
     Extensions => "extensions",
+    /// Atomic writes: their blocks replaced those of the file.
+    AtomicWrites => "atomic_writes",
     /// Blocks that commits wrote to the log. (The file system maintains this counter and those below.)
     BlocksLogged => "blocks_logged",
     /// Checkpoints: log space freed by writing blocks home.

@@ -47,6 +47,23 @@ pub enum Error {
         /// Bytes.
         length: u64,
     },
+    /// An atomic write of this length, or at this position, is not possible ([`WriteFlags::ATOMIC`]).
+    ///
+    /// [`WriteFlags::ATOMIC`]: crate::WriteFlags::ATOMIC
+    #[error(
+        "an atomic write of {length} bytes at byte {pos}: the length must be a power of two from {least} to {most}, \
+         and the position a multiple of it"
+    )]
+    NotAtomic {
+        /// First byte.
+        pos: u64,
+        /// Bytes.
+        length: u64,
+        /// The file system's block size.
+        least: u64,
+        /// The longest one.
+        most: u64,
+    },
     /// A file system reported success but left the mapping of this byte unknown.
     #[error("the mapping at byte {0} stays unknown")]
     MapUnknown(u64),
@@ -76,7 +93,7 @@ impl Error {
             Error::NeedsAllocation { .. } => 95,        // EOPNOTSUPP
             Error::BadMode(_) | Error::BadSlot => 9,    // EBADF
             Error::WouldBlock | Error::QueueFull => 11, // EAGAIN
-            Error::RangeTooLarge { .. } => 22,          // EINVAL
+            Error::RangeTooLarge { .. } | Error::NotAtomic { .. } => 22, // EINVAL
             Error::MapUnknown(_)
             | Error::NotWritten(_)
             | Error::MapConflict(_)

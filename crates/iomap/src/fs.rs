@@ -115,6 +115,37 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// What an extending write holds from start to end: its orphan record, if it has one.
     type Extension;
 
+    /// Blocks that an atomic write has claimed: free on the volume, and reserved in memory. Dropping it releases them.
+    type Swap;
+
+    /// Claims blocks for all of `blocks` of a file, whatever is there now. Called outside of the gate.
+    ///
+    /// # Errors
+    /// If the file system, or this file, has no atomic writes; `NoSpace` of the file system.
+    fn swap_begin(&self, _inode: &Self::Inode, _blocks: Blocks) -> Result<Self::Swap, Self::Error> {
+        Err(no_allocation())
+    }
+
+    /// Where the claimed blocks lie on the device, in the order of the file: ranges in bytes.
+    fn swap_places(&self, _swap: &Self::Swap) -> Vec<Range> {
+        Vec::new()
+    }
+
+    /// The data in the claimed blocks is complete: puts them into the file as written, frees those that were there, and
+    /// sets the size if that grows, all in one handle. The gate is `held` exclusively, drained.
+    ///
+    /// # Errors
+    /// The file is as before then, or the volume is aborted.
+    fn swap_end(
+        &self,
+        _inode: &Self::Inode,
+        _held: &InodeGuard<'_>,
+        _swap: Self::Swap,
+        _size: Option<u64>,
+    ) -> Result<(), Self::Error> {
+        Err(no_allocation())
+    }
+
     /// Allocates all holes among `blocks` of the file in a short handle and publishes the new blocks. Allocated blocks
     /// stay as they are: others may allocate the same range concurrently. New blocks inside the size are unwritten;
     /// those from the size on may be marked written at once, whatever they hold. A map without an unwritten state gets

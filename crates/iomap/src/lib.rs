@@ -14,6 +14,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod atomic;
 pub mod bounce;
 mod carry;
 mod clock;
@@ -72,7 +73,7 @@ pub use explain::Outlook;
 pub use fs::{Blocks, Count, Extended, FileSystem, OpenFile, Synced};
 pub use inode::InodeState;
 pub use mapping::{MapKind, PIECES_MAX, Piece, Pieces, Range, Run, State};
-pub use plan::{Plan, ReadFlags, Request, WriteFlags};
+pub use plan::{ATOMIC_MAX, Plan, ReadFlags, Request, WriteFlags};
 pub use queue::{Completion, FileSlot, IoQueue};
 pub use raw::{RawCompletion, RawQueue};
 pub use snapshot::{ByteRun, Found, MapCell, MapSnapshot};

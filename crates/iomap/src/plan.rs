@@ -151,8 +151,16 @@ bitflags::bitflags! {
         /// KiB does not wait for room in the device queue either, if the device can report that; nothing was written
         /// then. The commit and flush for `DSYNC` and `SYNC` are waited for.
         const NOWAIT = 4;
+        /// Never torn: after a crash all of its bytes are old or all are new, on any device, whatever its size of a
+        /// block. The length is a power of two from the file system's block size to [`ATOMIC_MAX`], and the position a
+        /// multiple of it. The data goes to other blocks, and one transaction puts them into the file in place of the
+        /// old ones; with `DSYNC` or `SYNC` it is durable when it completes.
+        const ATOMIC = 8;
     }
 }
+
+/// Most bytes of an atomic write.
+pub const ATOMIC_MAX: u64 = 64 << 10;
 
 impl WriteFlags {
     /// The durability that the flags ask for.

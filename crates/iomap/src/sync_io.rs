@@ -340,7 +340,11 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// The plain durability routes, after the data is complete.
-    fn make_durable_after(&self, file: &OpenFile<F>, durability: Durability) -> Result<(), F::Error> {
+    pub(crate) fn make_durable_after(
+        &self,
+        file: &OpenFile<F>,
+        durability: Durability,
+    ) -> Result<(), F::Error> {
         let all = match durability {
             Durability::None | Durability::Fua | Durability::WriteThrough => return Ok(()),
             Durability::Datasync => false,

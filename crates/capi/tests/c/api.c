@@ -31,8 +31,7 @@
 
 static struct uext4_volume *volume;
 
-#include "xattrs.h"
-#include "quota.h"
+#include "parts.h"
 
 static void volumes(const char *image)
 {
@@ -162,6 +161,7 @@ static void files(void)
     IS(uext4_file_open(volume, "/file", flags | UEXT4_CREATE_NEW, 0640, NULL, &tail), -EEXIST);
     memset(block, 'a', 8192);
     IS(uext4_pwrite(file, block, 8192, 0, UEXT4_DSYNC), 8192);
+    atomic_writes(file, block);
     IS(uext4_pwrite(file, block, 100, 0, 0), -EINVAL);
     IS(uext4_pwrite(file, block, 4096, 0, 64), -EINVAL);
     IS(uext4_pwrite(file, NULL, 4096, 0, 0), -EFAULT);

@@ -8,9 +8,9 @@ pub const LANGUAGE: &str = "\
 Commands (as in xfs_io; numbers take 0x and the suffixes b (4096 bytes), s (512), k, m, g, t, p, e):
   pread [-qvC] [-b BS] [-V N] OFFSET LENGTH
         read, BS bytes (4096) per call, with -V into N vectors of BS bytes; -v dumps
-  pwrite [-qCDNOwW] [-S SEED] [-b BS] [-V N] OFFSET LENGTH
-        write bytes of SEED (0xcd); -D each call durable (RWF_DSYNC), -N do not wait (RWF_NOWAIT),
-        -O one call only, -w then fdatasync, -W then fsync, both timed
+  pwrite [-qACDNOwW] [-S SEED] [-b BS] [-V N] OFFSET LENGTH
+        write bytes of SEED (0xcd); -A each call never torn (RWF_ATOMIC), -D durable (RWF_DSYNC),
+        -N does not wait (RWF_NOWAIT), -O one call only, -w then fdatasync, -W then fsync, both timed
   fsync, fdatasync
         make completed writes durable
   fiemap [-v] [OFFSET [LENGTH]]
@@ -104,6 +104,8 @@ pub struct Write {
     pub dsync: bool,
     /// Fail rather than wait.
     pub nowait: bool,
+    /// Never torn.
+    pub atomic: bool,
     /// One call only.
     pub once: bool,
     /// `fdatasync` afterwards.
@@ -295,7 +297,7 @@ fn read(name: &'static str, words: &[&str]) -> Result<Command, String> {
 }
 
 fn write(name: &'static str, words: &[&str]) -> Result<Command, String> {
-    let words = Words::split(name, words, "qDNOwWC", "bVS")?;
+    let words = Words::split(name, words, "qADNOwWC", "bVS")?;
     let seed = words.flag_number('S', "seed")?.unwrap_or(0xcdcd_cdcd);
     Ok(Command::Write(Write {
         span: words.span()?,
@@ -303,6 +305,7 @@ fn write(name: &'static str, words: &[&str]) -> Result<Command, String> {
         seed: (seed & 0xff) as u8,
         dsync: words.has('D'),
         nowait: words.has('N'),
+        atomic: words.has('A'),
         once: words.has('O'),
         sync_data: words.has('w'),
         sync_all: words.has('W'),

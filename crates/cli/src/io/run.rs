@@ -191,6 +191,7 @@ impl<'a> Session<'a> {
         let mut flags = WriteFlags::empty();
         flags.set(WriteFlags::DSYNC, write.dsync);
         flags.set(WriteFlags::NOWAIT, write.nowait);
+        flags.set(WriteFlags::ATOMIC, write.atomic);
         let mut done = Done { bytes: 0, calls: 0, time: Duration::ZERO };
         let start = Instant::now();
         while done.bytes < span.length {

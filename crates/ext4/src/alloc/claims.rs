@@ -109,6 +109,18 @@ impl FreeSpace {
         done.map(|()| claim)
     }
 
+    /// Claims blocks for any part of a file, in one run if there is one: the window at its end stays.
+    ///
+    /// # Errors
+    /// As of [`FreeSpace::claim`].
+    pub(crate) fn claim_apart(self: &Arc<Self>, blocks: &impl Blocks, ask: &Ask) -> Result<Claim> {
+        let mut claim = Claim { space: Arc::clone(self), runs: Vec::new(), taken: 0 };
+        let mut account = self.lock();
+        let done = account.claim_apart(blocks, &self.groups, ask, &mut claim.runs);
+        drop(account);
+        done.map(|()| claim)
+    }
+
     /// Releases the window of a file, if it has one.
     pub(crate) fn close_window(&self, ino: Ino) {
         let mut account = self.lock();
@@ -163,6 +175,34 @@ impl Account {
                 let rest = Run { first: Pblk(run.first.get() + count), count: run.count - count };
                 self.open_window(ask.ino, Preallocation { logical: ask.logical + ask.count, run: rest });
             }
+        }
+        Ok(())
+    }
+
+    fn claim_apart(
+        &mut self,
+        blocks: &impl Blocks,
+        groups: &Groups,
+        ask: &Ask,
+        runs: &mut Vec<Run>,
+    ) -> Result<()> {
+        let _groups = groups.lock();
+        let (mut left, mut goal) = (ask.count, ask.goal);
+        while left > 0 {
+            if runs.len() == RUNS || self.available_for_data(blocks.ground()) < left {
+                return Err(Error::NoSpace);
+            }
+            let mut wish = Wish { goal, least: left, most: left, limit: ask.limit };
+            let run = match self.claim_run(blocks, &wish) {
+                Err(Error::NoSpace) => {
+                    wish.least = 1;
+                    self.claim_run(blocks, &wish)?
+                }
+                run => run?,
+            };
+            runs.push(run);
+            left -= run.count;
+            goal = Pblk(run.first.get() + run.count);
         }
         Ok(())
     }

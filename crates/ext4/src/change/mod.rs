@@ -10,6 +10,7 @@
 //! | `remove.rs` | frees blocks and lowers the size |
 //! | `clear.rs` | marks written blocks unwritten |
 //! | `shift.rs` | moves blocks within the file |
+//! | `swap.rs` | puts blocks in place of others: atomic writes |
 //! | `free.rs` | frees everything an unlinked inode has |
 //! | `attributes.rs` | copies owner, mode, access control lists and the like from a replaced file |
 //! | `set_attributes.rs` | sets permissions, owner, times and the like |
@@ -45,6 +46,7 @@ mod set_attributes;
 mod set_flags;
 mod set_xattr;
 mod shift;
+pub(crate) mod swap;
 mod times;
 mod value_inodes;
 

@@ -331,7 +331,12 @@ fn fitting(
 }
 
 /// Checks that the blocks of these extents can be freed: they are marked used, and lie in their clusters correctly.
-fn check_back(space: &FreeSpace, blocks: &impl Blocks, draft: &Draft, extents: &[Extent]) -> Result<()> {
+pub(super) fn check_back(
+    space: &FreeSpace,
+    blocks: &impl Blocks,
+    draft: &Draft,
+    extents: &[Extent],
+) -> Result<()> {
     let geometry = &blocks.ground().superblock.geometry;
     let (size, base) = (u64::from(geometry.cluster_blocks()), u64::from(geometry.first_data_block()));
     let mut runs: Vec<(Pblk, u64)> = Vec::with_capacity(extents.len());

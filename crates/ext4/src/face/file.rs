@@ -126,8 +126,15 @@ impl File {
     }
 
     /// As [`File::write_at`]. When it returns, the data is as durable as `flags` ask for.
+    ///
+    /// # Errors
+    /// With [`WriteFlags::ATOMIC`] also [`Error::Incompatible`]: such writes need extents and a journal, and no
+    /// clusters (`bigalloc`).
     #[inline]
     pub fn write_at_with(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
+        if flags.contains(WriteFlags::ATOMIC) {
+            return self.write_any_at(buf, pos, flags);
+        }
         self.engine.write_at(&self.open, buf, pos, flags)
     }
 
@@ -144,6 +151,9 @@ impl File {
     /// Overwrites any bytes from any memory. The edges are read, modified and written back with the gate held
     /// exclusively.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
+        if flags.contains(WriteFlags::ATOMIC) {
+            return self.prioritized(|| self.engine.write_atomic(&self.open, buf, pos, flags));
+        }
         self.prioritized(|| self.engine.write_any(&self.open, buf, pos, flags))
     }
 
@@ -173,6 +183,9 @@ impl File {
         let Some(tail) = &self.tail else {
             return Err(Error::NotPermitted("the file was not opened for appending"));
         };
+        if flags.contains(WriteFlags::ATOMIC) {
+            return Err(Error::NotSupported("atomic appends"));
+        }
         if flags.contains(WriteFlags::NOWAIT) {
             return Err(Error::WouldBlock("an append changes the size, which needs the gate exclusively"));
         }

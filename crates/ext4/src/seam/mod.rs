@@ -6,6 +6,7 @@ use crate::alloc::shared::{FreeSpace, Promise};
 use crate::change::Files;
 use crate::change::append::Appending;
 use crate::change::orphans::Orphans;
+use crate::change::swap::Swap;
 use crate::ground::error::{Error, Result};
 use crate::inline;
 use crate::inode::Ext4State;
@@ -199,6 +200,25 @@ impl FileSystem for Ext4 {
 
     fn convert(&self, inode: &Inode, blocks: &[Blocks], _promises: Vec<Promise>) -> Result<()> {
         self.files().convert(inode, blocks)
+    }
+
+    type Swap = Swap;
+
+    fn swap_begin(&self, inode: &Inode, blocks: Blocks) -> Result<Swap> {
+        self.files().swap_begin(inode, blocks)
+    }
+
+    fn swap_places(&self, swap: &Swap) -> Vec<Range> {
+        let block = self.block_size();
+        let bytes = |(first, count): (uext4_ondisk::Pblk, u64)| Range {
+            pos: first.get() * block,
+            length: count * block,
+        };
+        swap.places().map(bytes).collect()
+    }
+
+    fn swap_end(&self, inode: &Inode, held: &InodeGuard<'_>, swap: Swap, size: Option<u64>) -> Result<()> {
+        self.files().swap_end(inode, held, swap, size)
     }
 
     fn extend_begin(&self, inode: &Inode, range: Range) -> Result<Extension> {

@@ -4,7 +4,7 @@ use super::attach::FileSlot;
 use super::core::{General, QueueState};
 use super::slot::{Kind, Label, Slot};
 use super::ticket::Ticket;
-use crate::carry::Flow;
+use crate::carry::{Carried, Flow};
 use crate::door::Payload;
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -29,7 +29,7 @@ impl<F: FileSystem> QueueState<F> {
         flags: WriteFlags,
         tag: u64,
     ) -> Result<(), F::Error> {
-        if flags.contains(WriteFlags::NOWAIT) {
+        if flags.intersects(WriteFlags::NOWAIT | WriteFlags::ATOMIC) {
             // The device may refuse a no-wait request, which the short path does not handle.
             return self.write(slot, pos, Payload::One(buffer), flags, tag, Mapping::Due);
         }
@@ -156,6 +156,9 @@ impl<F: FileSystem> QueueState<F> {
         let file = &self.file(slot)?.file;
         file.check_writable()?;
         let flags = file.flags_of(flags);
+        if flags.contains(WriteFlags::ATOMIC) && range.length > 0 {
+            return self.write_atomic(index, pos, payload, flags, tag);
+        }
         if self.free.is_empty() {
             return Err(Error::QueueFull.into());
         }
@@ -231,8 +234,39 @@ impl<F: FileSystem> QueueState<F> {
         let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
         let (engine, file) = (self.engine.clone(), attached.file.clone());
         let carried = engine.carry_out(&file, &payload.parts(), request, flow, &mut || self.help());
-        let length = request.range.length as usize;
-        match carried? {
+        self.deliver_carried(index, carried?, request.range.length as usize, payload, tag)
+    }
+
+    /// An atomic write: as [`QueueState::write_exclusively`].
+    #[cold]
+    fn write_atomic(
+        &mut self,
+        index: usize,
+        pos: u64,
+        payload: Payload,
+        flags: WriteFlags,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        if self.free.is_empty() {
+            return Err(Error::QueueFull.into());
+        }
+        let Some(attached) = &self.files[index] else { return Err(Error::BadSlot.into()) };
+        let (engine, file) = (self.engine.clone(), attached.file.clone());
+        let carried = engine.carry_atomic(&file, &payload.parts(), pos, flags, &mut || self.help())?;
+        let length = payload.len() as usize;
+        self.deliver_carried(index, carried, length, payload, tag)
+    }
+
+    /// Completes a write that is done, at once or with the next sync.
+    fn deliver_carried(
+        &mut self,
+        index: usize,
+        carried: Carried<F::Error>,
+        length: usize,
+        payload: Payload,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        match carried {
             (Ok(()), durability @ (Durability::Datasync | Durability::Fsync)) => {
                 let slot = Slot::new(index, tag, Kind::Sync, durability, false);
                 let number = self.take_slot(Slot { length: length as u32, ..slot })?;

@@ -113,6 +113,7 @@ impl FileSystem for OneFile {
     type Error = Error;
     type Handle<'a> = ();
     type Reserve = ();
+    type Swap = ();
     type Extension = ();
 
     fn state(inode: &Watched) -> &InodeState {

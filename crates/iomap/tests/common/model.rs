@@ -171,6 +171,7 @@ impl FileSystem for Model {
     type Error = Error;
     type Handle<'a> = ();
     type Reserve = Reserve;
+    type Swap = ();
     type Extension = u64;
 
     fn state(inode: &Inode) -> &InodeState {

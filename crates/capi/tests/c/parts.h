@@ -1,0 +1,4 @@
+/* Parts of api.c, which use what it has above. */
+#include "atomic.h"
+#include "quota.h"
+#include "xattrs.h"

@@ -1,0 +1,184 @@
+//! Atomic writes: never torn, on any device.
+//!
+//! The data goes to blocks that are claimed for it and belong to nobody. When it is complete, the gate is taken
+//! exclusively and one transaction puts the blocks into the file in place of those that were there. A crash before that
+//! transaction is durable leaves the old bytes, a crash after it the new ones: its commit record follows a flush, so
+//! the data is on the medium by then, and the old blocks are not used again before.
+
+use crate::carry::Carried;
+use crate::counters::Counter;
+use crate::engine::{Engine, check_range};
+use crate::error::Error;
+use crate::fs::{FileSystem, OpenFile};
+use crate::gate::InodeGuard;
+use crate::mapping::{MapKind, Range, State};
+use crate::plan::{ATOMIC_MAX, Durability, Sync, WriteFlags};
+use uext4_blockdev::WriteDurability;
+
+impl<F: FileSystem> Engine<F> {
+    /// Writes `data`, consecutive buffers in any memory, all or nothing. Returns what is left to be done for its
+    /// durability.
+    ///
+    /// # Errors
+    /// [`Error::NotAtomic`]; those of [`FileSystem::swap_begin`] and of the device: the file is as before.
+    #[cold]
+    pub(crate) fn carry_atomic(
+        &self,
+        file: &OpenFile<F>,
+        data: &[&[u8]],
+        pos: u64,
+        flags: WriteFlags,
+        help: &mut dyn FnMut(),
+    ) -> Result<Carried<F::Error>, F::Error> {
+        self.check_process()?;
+        self.fs.check_alive()?;
+        file.check_writable()?;
+        let range = check_range(pos, data.iter().map(|part| part.len() as u64).sum())?;
+        check_shape(range, file.state().view().block_size())?;
+        if flags.contains(WriteFlags::NOWAIT) {
+            return Err(self.would_block().into());
+        }
+        let durability = match file.flags_of(flags).sync() {
+            Sync::None => Durability::None,
+            Sync::Data => Durability::Datasync,
+            Sync::All => Durability::Fsync,
+        };
+        let outcome = match self.write_held(file, data, range, help)? {
+            true => Ok(()),
+            false => self.swap(file, data, range, help),
+        };
+        Ok((outcome, durability))
+    }
+
+    /// As [`Engine::write_any`] with [`WriteFlags::ATOMIC`].
+    ///
+    /// # Errors
+    /// As of [`Engine::carry_atomic`].
+    pub fn write_atomic(
+        &self,
+        file: &OpenFile<F>,
+        buf: &[u8],
+        pos: u64,
+        flags: WriteFlags,
+    ) -> Result<usize, F::Error> {
+        let (outcome, durability) = self.carry_atomic(file, &[buf], pos, flags, &mut self.helper())?;
+        outcome?;
+        self.make_durable_after(file, durability)?;
+        Ok(buf.len())
+    }
+
+    /// Contents that the file system holds inline are stored in one handle, if they still fit. Returns whether they do.
+    fn write_held(
+        &self,
+        file: &OpenFile<F>,
+        data: &[&[u8]],
+        range: Range,
+        help: &mut dyn FnMut(),
+    ) -> Result<bool, F::Error> {
+        if file.state().kind() != MapKind::Inline {
+            return Ok(false);
+        }
+        let guard = self.close_gate(file, help)?;
+        Ok(file.state().kind() == MapKind::Inline
+            && self.fs.write_inline(&file.inode, &guard, range.pos, data)?)
+    }
+
+    fn swap(
+        &self,
+        file: &OpenFile<F>,
+        data: &[&[u8]],
+        range: Range,
+        help: &mut dyn FnMut(),
+    ) -> Result<(), F::Error> {
+        let bits = file.state().block_bits();
+        let swap = self.fs.swap_begin(&file.inode, range.pos >> bits..range.end() >> bits)?;
+        self.send_apart(data, range.length, &self.fs.swap_places(&swap))?;
+        let guard = self.close_gate(file, help)?;
+        let size = file.state().size();
+        if range.pos > size {
+            // Bytes between the old end and this write become visible.
+            let block = file.state().view().block_size();
+            let tail = Range { pos: size, length: size.next_multiple_of(block) - size };
+            self.zero(file, &guard, tail, State::Written)?;
+        }
+        self.fs.swap_end(&file.inode, &guard, swap, (range.end() > size).then_some(range.end()))?;
+        self.counters.bump(Counter::AtomicWrites);
+        self.counters.bump(Counter::ExclusiveWrites);
+        Ok(())
+    }
+
+    /// Waits until nobody else is in the file, and clears its privileges.
+    fn close_gate<'g>(
+        &self,
+        file: &'g OpenFile<F>,
+        help: &mut dyn FnMut(),
+    ) -> Result<InodeGuard<'g>, F::Error> {
+        let guard = file.state().gate.lock_exclusive(true, help);
+        if !guard.is_drained() {
+            guard.drain(help);
+        }
+        if file.state().is_privileged() {
+            self.fs.check_privileges(&file.inode)?;
+            self.fs.drop_privileges(&file.inode, &guard)?;
+            self.counters.bump(Counter::PrivilegesDropped);
+        }
+        if file.notes_writes() {
+            guard.mark_written();
+        }
+        Ok(guard)
+    }
+
+    /// Writes the data to these ranges of the device, which together are as long.
+    fn send_apart(&self, data: &[&[u8]], length: u64, places: &[Range]) -> Result<(), F::Error> {
+        let fits = places.iter().map(|place| place.length).sum::<u64>() == length;
+        let aligned = match data {
+            [one] if self.geometry.check_memory(one.as_ptr() as usize).is_ok() => Some(*one),
+            _ => None,
+        };
+        let mut copy;
+        let mut bytes = match aligned {
+            Some(bytes) => bytes,
+            None => {
+                copy = self.bounce_buffer(length as usize)?;
+                let mut at = 0;
+                for part in data {
+                    copy[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                &copy[..]
+            }
+        };
+        if !fits {
+            return Err(Error::MapUnknown(0).into());
+        }
+        for place in places {
+            let (part, rest) = bytes.split_at(place.length as usize);
+            self.write_counted(part, place.pos, WriteDurability::Cached)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+}
+
+fn check_shape(range: Range, block: u64) -> Result<(), Error> {
+    let Range { pos, length } = range;
+    let fits =
+        length.is_power_of_two() && (block..=ATOMIC_MAX).contains(&length) && pos.is_multiple_of(length);
+    if fits { Ok(()) } else { Err(Error::NotAtomic { pos, length, least: block, most: ATOMIC_MAX }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_powers_of_two_at_multiples_of_themselves() {
+        for (pos, length) in [(0, 4096), (4096, 4096), (16384, 16384), (65536, 65536), (1 << 40, 8192)] {
+            check_shape(Range { pos, length }, 4096).unwrap();
+        }
+        for (pos, length) in [(0, 0), (0, 2048), (0, 12288), (0, 131072), (4096, 8192), (1, 4096)] {
+            assert!(check_shape(Range { pos, length }, 4096).is_err(), "{pos} {length}");
+        }
+        check_shape(Range { pos: 65536, length: 65536 }, 65536).unwrap();
+    }
+}
