@@ -38,7 +38,7 @@ fn help_knows_every_command_and_the_device_grammar() {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(text(["--version"]).starts_with("uext4 "));
-    assert!(text(["io", "--help"]).contains("pwrite [-qCDNOwW]"));
+    assert!(text(["io", "--help"]).contains("pwrite [-qACDNOwW]"));
 }
 
 #[test]

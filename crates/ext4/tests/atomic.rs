@@ -5,7 +5,7 @@ use crate::common;
 use common::{Image, aligned, assert_clean, open_rw, patterned, read_all, read_only, read_write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use uext4::device::Op;
+use uext4::device::{Device, Op, WriteDurability};
 use uext4::{Counter, Error, Fallocate, File, InodeFlags, OpenOptions, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs};
@@ -21,7 +21,7 @@ fn make(volume: &Volume, path: &str) -> File {
 }
 
 /// Closes the volume, which then is clean and holds these bytes.
-fn ends_with(volume: Volume, device: &dyn uext4::device::Device, path: &str, expected: &[u8]) {
+fn ends_with(volume: Volume, device: &dyn Device, path: &str, expected: &[u8]) {
     volume.close().unwrap();
     assert_clean(device);
     let volume = open_rw(Image::of(device).device());
@@ -309,4 +309,25 @@ fn an_atomic_write_takes_privileges_away() {
     drop(file);
     volume.close().unwrap();
     assert_clean(&*device);
+}
+
+/// A mapping of the kernel leaves bytes past the end of a file. They do not appear when it grows.
+#[test]
+fn what_lies_past_the_end_does_not_appear() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = image(&["-b", "4096"]).device();
+    let volume = open_rw(device.clone());
+    let file = make(&volume, "/file");
+    file.write_any_at(&[1; 100], 0, WriteFlags::empty()).unwrap();
+    file.sync_all().unwrap();
+    let at = file.map().next().unwrap().unwrap().physical;
+    let mut block = aligned(4096);
+    device.read_at(&mut block, at).unwrap();
+    block[100..].fill(0xee);
+    device.write_at(&block, at, WriteDurability::Cached).unwrap();
+    file.write_at_with(&patterned(2, 8192, 4096), 8192, ATOMIC).unwrap();
+    let expected = [&[1; 100][..], &[0; 8092], &patterned(2, 8192, 4096)].concat();
+    assert!(read_all(&file) == expected);
+    drop(file);
+    ends_with(volume, &*device, "/file", &expected);
 }

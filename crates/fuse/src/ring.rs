@@ -125,11 +125,15 @@ pub(crate) enum Answered<'a> {
 /// The mount's descriptor among the files of a ring, which has no others.
 const MOUNT: types::Fixed = types::Fixed(0);
 
+/// Descriptors that are left to others when there are not enough.
+const LEFT: usize = 32;
+
 /// Rings that no thread has yet.
 pub(crate) struct Rings(Mutex<Vec<IoUring<squeue::Entry128>>>);
 
 impl Rings {
-    /// So many rings, or fewer if there is no memory or descriptor for all, but no fewer than `least`.
+    /// So many rings, or fewer if there is no memory or descriptor for all, but no fewer than `least`. Some descriptors
+    /// are left then.
     ///
     /// # Errors
     /// If the kernel has none like these.
@@ -138,7 +142,10 @@ impl Rings {
         while rings.len() < count {
             match restricted(device) {
                 Ok(ring) => rings.push(ring),
-                Err(_) if rings.len() >= least => break,
+                Err(_) if rings.len() >= least + LEFT => {
+                    rings.truncate(rings.len() - LEFT);
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -214,8 +221,9 @@ impl Ring {
         self.came = self.ring.completion().next().map(|completion| completion.result());
         match self.came {
             Some(error) if error < 0 => {
-                // The kernel has made no entry of it.
+                // The kernel has made no entry of it. The ring may be used for another one.
                 drop(self.given.take().map(ManuallyDrop::into_inner));
+                self.came = None;
                 Err(io::Error::from_raw_os_error(-error))
             }
             _ => Ok(()),
@@ -233,8 +241,8 @@ impl Ring {
         let entry = Entry::new(u16::MAX).map_err(io::Error::other)?;
         self.enable();
         let refused = self.register(entry).err().and_then(|error| error.raw_os_error());
-        match (self.came, refused) {
-            (Some(_), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOTCONN | libc::ECONNABORTED)) => Ok(()),
+        match (self.is_free(), refused) {
+            (true, Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOTCONN | libc::ECONNABORTED)) => Ok(()),
             (_, errno) => Err(io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO))),
         }
     }
@@ -381,5 +389,18 @@ mod tests {
         let [first, _second] = taken;
         rings.give_back(first);
         assert!(rings.take().unwrap().is_free());
+    }
+    #[test]
+    fn a_ring_whose_entry_was_refused_takes_another() {
+        // A file that knows no commands.
+        let file = rustix::fs::open("/proc/self/exe", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())
+            .unwrap();
+        let mut ring = Rings::new(&Device::new(file), 1, 1).unwrap().take().unwrap();
+        ring.enable();
+        for _ in 0..2 {
+            let refused = ring.register(Entry::new(0).unwrap()).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+            assert!(ring.is_free() && ring.came.is_none());
+        }
     }
 }

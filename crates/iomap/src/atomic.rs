@@ -53,7 +53,7 @@ impl<F: FileSystem> Engine<F> {
     /// As [`Engine::write_any`] with [`WriteFlags::ATOMIC`].
     ///
     /// # Errors
-    /// As of [`Engine::carry_atomic`].
+    /// [`Error::NotAtomic`]; those of [`FileSystem::swap_begin`] and of the device: the file is as before.
     pub fn write_atomic(
         &self,
         file: &OpenFile<F>,

@@ -1,7 +1,7 @@
 //! Writes that are acknowledged before they are on the device: who asks sees them, errors are told, times stay.
 
 use super::faults::Stopped;
-use super::{Mounted, NEEDS, Stacked, volume};
+use super::{Mounted, NEEDS, Stacked, volume, wait_until};
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::process::Signal;
 use std::fs::File;
@@ -181,6 +181,11 @@ fn root_a_full_volume_refuses_the_write_itself() {
         super::drop_caches();
         assert!(std::fs::read(mounted.at("all")).unwrap().iter().all(|byte| *byte == round));
         std::fs::remove_file(mounted.at("all")).unwrap();
+        // The kernel forgets a file after it is removed: its blocks are free then.
+        wait_until("the blocks to be free", || {
+            let space = rustix::fs::statvfs(mounted.path()).unwrap();
+            space.f_bfree * space.f_frsize > 40 << 20
+        });
     }
     mounted.unmount();
     volume.assert_clean();
