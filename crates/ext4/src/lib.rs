@@ -122,8 +122,8 @@ pub use quota::report::{QuotaGrace, QuotaLimits};
 pub use uext4_blockdev::spec::DeviceSpec;
 pub use uext4_blockdev::{Ask, Buffer, BufferPool, Priority, PriorityClass, QueueFacts};
 pub use uext4_iomap::{
-    BadSwitch, Completion as CompletionOf, Counter, Error as RawError, Fence, FileSlot, Payload, Piece,
-    Range, RawCompletion, RawQueue, ReadFlags, SWITCH_NAMES, State, Stats, Switches, WriteFlags,
+    ATOMIC_MAX, BadSwitch, Completion as CompletionOf, Counter, Error as RawError, Fence, FileSlot, Payload,
+    Piece, Range, RawCompletion, RawQueue, ReadFlags, SWITCH_NAMES, State, Stats, Switches, WriteFlags,
 };
 pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};
 pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, MmpBlock, MmpOwner, QuotaEntry, QuotaKind, Superblock};
