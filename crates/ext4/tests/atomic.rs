@@ -6,7 +6,9 @@ use common::{Image, aligned, assert_clean, open_rw, patterned, read_all, read_on
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4::device::{Device, Op, WriteDurability};
-use uext4::{Counter, Error, Fallocate, File, InodeFlags, OpenOptions, QueueOptions, Volume, WriteFlags};
+use uext4::{
+    Counter, Error, Fallocate, File, InodeFlags, OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags,
+};
 use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, VolumeBuilder, needs};
 
@@ -311,7 +313,7 @@ fn an_atomic_write_takes_privileges_away() {
     assert_clean(&*device);
 }
 
-/// A mapping of the kernel leaves bytes past the end of a file. They do not appear when it grows.
+/// The kernel's mmap may leave bytes past the end of a file. They must not appear when it grows.
 #[test]
 fn what_lies_past_the_end_does_not_appear() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
@@ -330,4 +332,51 @@ fn what_lies_past_the_end_does_not_appear() {
     assert!(read_all(&file) == expected);
     drop(file);
     ends_with(volume, &*device, "/file", &expected);
+}
+
+/// Every second block of the free space is used, so an atomic write of 64 KiB is 64 runs, over 64 runs.
+#[test]
+fn a_volume_in_pieces_takes_atomic_writes() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = image(&["-b", "1024", "-m", "0"]).device();
+    // The blocks that are kept for maps lie side by side: they are filled too.
+    let options = VolumeOptions::read_write().reserved(true);
+    let volume = Volume::open_device(device.clone(), options).unwrap();
+    let filler = make(&volume, "/filler");
+    let (mut full, mut unit) = (0, 1 << 20);
+    while unit >= 1024 {
+        match filler.write_at(&aligned(unit), full) {
+            Ok(_) => full += unit as u64,
+            Err(_) => unit /= 2,
+        }
+    }
+    for block in 0..2000 {
+        filler.fallocate(Fallocate::Punch, (20 << 20) + block * 2048, 1024).unwrap();
+    }
+    filler.sync_all().unwrap();
+    let file = make(&volume, "/file");
+    for number in 1..6 {
+        let bytes = patterned(number, 0, 64 << 10);
+        file.write_at_with(&bytes, 0, ATOMIC | WriteFlags::DSYNC).unwrap();
+        assert!(read_all(&file) == *bytes);
+    }
+    assert!(file.map().count() >= 32, "{}", file.map().count());
+    drop((file, filler));
+    ends_with(volume, &*device, "/file", &patterned(5, 0, 64 << 10));
+}
+
+/// What is refused changes nothing, also of contents inside the inode.
+#[test]
+fn a_refused_write_leaves_inline_contents() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let device = image(&["-b", "4096", "-O", "inline_data,^has_journal"]).device();
+    let volume = open_rw(device.clone());
+    let file = make(&volume, "/file");
+    file.write_any_at(b"short", 0, WriteFlags::empty()).unwrap();
+    assert!(file.is_inline());
+    let refused = file.write_at_with(&aligned(4096), 0, ATOMIC).unwrap_err();
+    assert_eq!(refused.errno(), libc::EOPNOTSUPP, "{refused}");
+    assert!(file.is_inline() && read_all(&file) == b"short");
+    drop(file);
+    ends_with(volume, &*device, "/file", b"short");
 }

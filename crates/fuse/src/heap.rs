@@ -1,11 +1,11 @@
 //! How the process's threads share memory.
 
 /// Has threads allocate from as many heaps as there are processors. The C library gives each its own, up to eight
-/// for a processor, and what one thread allocates and another frees stays in a heap that the second does not use: a
-/// server whose threads come and go held a third more memory.
+/// for a processor, and what one thread allocates and another frees stays in a heap that the second does not use, so a
+/// server with many threads holds more memory.
 ///
-/// For a whole process, so a program calls it that has nothing else to do than to serve. Other C libraries than glibc
-/// have heaps of their own, and are left alone.
+/// It holds for the whole process, so call it only in a program that does nothing but serve. It does nothing with C
+/// libraries other than glibc.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
     {

@@ -41,6 +41,17 @@ impl File {
         Arc::new(File { mode, ..File::default() })
     }
 
+    /// Makes the file at least so long.
+    fn grow(&self, end: u64) {
+        if end > self.size.load(Ordering::Acquire) {
+            let mut pieces = self.pieces.write();
+            if end > self.size.load(Ordering::Acquire) {
+                pieces.resize_with(end.div_ceil(PIECE as u64) as usize, RwLock::default);
+                self.size.store(end, Ordering::Release);
+            }
+        }
+    }
+
     fn resize(&self, size: u64) {
         self.pieces.write().resize_with(size.div_ceil(PIECE as u64) as usize, RwLock::default);
         self.size.store(size, Ordering::Release);
@@ -81,9 +92,7 @@ impl File {
 
     fn write(&self, data: &[u8], offset: u64) {
         let end = offset + data.len() as u64;
-        if end > self.size.load(Ordering::Acquire) {
-            self.resize(end);
-        }
+        self.grow(end);
         self.each(offset, data.len(), |piece, within, range| {
             let mut piece = piece.write();
             piece.resize(PIECE, 0);

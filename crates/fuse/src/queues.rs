@@ -113,7 +113,7 @@ impl Drop for Called {
     }
 }
 
-/// Takes the reason for which rings cannot be used any more.
+/// Called with the error that makes the rings unusable.
 pub(crate) type Broken = Box<dyn Fn(io::Error) + Send + Sync>;
 
 /// The processors that the kernel has queues for, by number.
@@ -353,7 +353,7 @@ impl Queues {
             let entry = match ring.wait() {
                 Ok(Some(entry)) => entry,
                 Ok(None) => break,
-                // Its caller would wait for ever, and so would those of later requests.
+                // Otherwise this caller and all later ones would wait for ever.
                 Err(error) => {
                     (self.broken)(error);
                     break;

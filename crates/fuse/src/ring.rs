@@ -125,7 +125,7 @@ pub(crate) enum Answered<'a> {
 /// The mount's descriptor among the files of a ring, which has no others.
 const MOUNT: types::Fixed = types::Fixed(0);
 
-/// Descriptors that are left to others when there are not enough.
+/// Descriptors left free for the rest of the process if not all rings fit.
 const LEFT: usize = 32;
 
 /// Rings that no thread has yet.

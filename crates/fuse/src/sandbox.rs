@@ -295,7 +295,7 @@ fn filter_calls(needs: Needs) -> Result<(), Box<dyn std::error::Error>> {
     let usual = SeccompRule::new(vec![is(1, libc::SCHED_OTHER)?])?;
     rules.insert(libc::SYS_sched_setscheduler, vec![aside, usual]);
     rules.insert(libc::SYS_sched_setaffinity, vec![SeccompRule::new(vec![is(0, 0)?])?]);
-    // Rings are there, and are enabled by the threads that use them. Those of NVMe namespaces are made later.
+    // The rings of the mount exist already, and threads only enable them. Those for NVMe namespaces are made inside.
     let enables = SeccompRule::new(vec![is(1, ENABLE_RINGS)?])?;
     rules.insert(libc::SYS_io_uring_register, if needs.nvme { Vec::new() } else { vec![enables] });
     if needs.nvme {

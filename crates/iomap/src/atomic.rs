@@ -43,9 +43,12 @@ impl<F: FileSystem> Engine<F> {
             Sync::Data => Durability::Datasync,
             Sync::All => Durability::Fsync,
         };
+        let bits = file.state().block_bits();
+        // First, since it refuses what cannot be atomic: nothing has been changed yet.
+        let swap = self.fs.swap_begin(&file.inode, range.pos >> bits..range.end() >> bits)?;
         let outcome = match self.write_held(file, data, range, help)? {
             true => Ok(()),
-            false => self.swap(file, data, range, help),
+            false => self.swap(file, data, range, swap, help),
         };
         Ok((outcome, durability))
     }
@@ -83,15 +86,15 @@ impl<F: FileSystem> Engine<F> {
             && self.fs.write_inline(&file.inode, &guard, range.pos, data)?)
     }
 
+    /// Writes the data to the claimed blocks, and puts them into the file.
     fn swap(
         &self,
         file: &OpenFile<F>,
         data: &[&[u8]],
         range: Range,
+        swap: F::Swap,
         help: &mut dyn FnMut(),
     ) -> Result<(), F::Error> {
-        let bits = file.state().block_bits();
-        let swap = self.fs.swap_begin(&file.inode, range.pos >> bits..range.end() >> bits)?;
         self.send_apart(data, range.length, &self.fs.swap_places(&swap))?;
         let guard = self.close_gate(file, help)?;
         let size = file.state().size();
@@ -128,7 +131,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(guard)
     }
 
-    /// Writes the data to these ranges of the device, which together are as long.
+    /// Writes the data to these ranges of the device, in order. Their lengths add up to `length`, that of the data.
     fn send_apart(&self, data: &[&[u8]], length: u64, places: &[Range]) -> Result<(), F::Error> {
         let fits = places.iter().map(|place| place.length).sum::<u64>() == length;
         let aligned = match data {

@@ -65,7 +65,7 @@ fn root_a_hung_sync_can_be_killed_and_holds_up_nobody() {
         return;
     }
     let stacked = Stacked::new("commit=300");
-    // More syncs than there are rings for threads that take over.
+    // On two processors, more syncs than there are rings.
     for _ in 0..5 {
         hang_and_kill(&stacked);
     }

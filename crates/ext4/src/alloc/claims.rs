@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uext4_ondisk::{Ino, Pblk};
 
-/// Most runs of a claim: one handle marks and maps them all.
+/// Most runs of a claim for the end of a file: one handle marks and maps them all.
 pub(crate) const RUNS: usize = 8;
 /// Bytes of a window.
 const WINDOW: std::ops::RangeInclusive<u64> = 64 << 10..=8 << 20;
@@ -57,6 +57,9 @@ pub(crate) struct Ask {
     pub(crate) goal: Pblk,
     /// Block numbers must be below this.
     pub(crate) limit: u64,
+    /// The blocks are for any part of the file, not its end: its window stays. They come in one run if there is one,
+    /// else in as many as it takes.
+    pub(crate) apart: bool,
 }
 
 impl Claim {
@@ -96,27 +99,18 @@ impl Drop for Claim {
 }
 
 impl FreeSpace {
-    /// Claims blocks for a hole of a growing file. Volumes with clusters have no claims.
+    /// Claims blocks for a file. Volumes with clusters have no claims.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if there are too few, or in too many runs; those of reading the groups.
     pub(crate) fn claim(self: &Arc<Self>, blocks: &impl Blocks, ask: &Ask) -> Result<Claim> {
         let mut claim = Claim { space: Arc::clone(self), runs: Vec::new(), taken: 0 };
         let mut account = self.lock();
-        let done = account.claim(blocks, &self.groups, ask, &mut claim.runs);
+        let done = match ask.apart {
+            true => account.claim_apart(blocks, &self.groups, ask, &mut claim.runs),
+            false => account.claim(blocks, &self.groups, ask, &mut claim.runs),
+        };
         // Dropping a claim takes the lock.
-        drop(account);
-        done.map(|()| claim)
-    }
-
-    /// Claims blocks for any part of a file, in one run if there is one: the window at its end stays.
-    ///
-    /// # Errors
-    /// As of [`FreeSpace::claim`].
-    pub(crate) fn claim_apart(self: &Arc<Self>, blocks: &impl Blocks, ask: &Ask) -> Result<Claim> {
-        let mut claim = Claim { space: Arc::clone(self), runs: Vec::new(), taken: 0 };
-        let mut account = self.lock();
-        let done = account.claim_apart(blocks, &self.groups, ask, &mut claim.runs);
         drop(account);
         done.map(|()| claim)
     }
@@ -189,7 +183,7 @@ impl Account {
         let _groups = groups.lock();
         let (mut left, mut goal) = (ask.count, ask.goal);
         while left > 0 {
-            if runs.len() == RUNS || self.available_for_data(blocks.ground()) < left {
+            if self.available_for_data(blocks.ground()) < left {
                 return Err(Error::NoSpace);
             }
             let mut wish = Wish { goal, least: left, most: left, limit: ask.limit };

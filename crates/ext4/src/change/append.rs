@@ -90,6 +90,7 @@ impl Files<'_> {
             count: blocks.end - blocks.start,
             goal: goal.unwrap_or_else(|| self.home(inode.ino())),
             limit: edit::Form::Extents.reach(),
+            apart: false,
         };
         let Some(appending) = self.ask(inode, blocks, &ask)? else { return Ok(None) };
         let published = |(hole, run): (Range<u32>, &alloc::search::Run)| Run {

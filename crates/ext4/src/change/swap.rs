@@ -74,8 +74,9 @@ impl Files<'_> {
             count: blocks.end - blocks.start,
             goal,
             limit: edit::Form::Extents.reach(),
+            apart: true,
         };
-        let claim = self.with_room(|| self.space.claim_apart(&Direct(self.state), &ask))?;
+        let claim = self.with_room(|| self.space.claim(&Direct(self.state), &ask))?;
         Ok(Swap { blocks: wanted, claim })
     }
 
@@ -103,7 +104,7 @@ impl Files<'_> {
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::QuotaExceeded`], [`Error::Corrupt`], with nothing changed; [`Error::Invalid`] if
-    /// the range lies in more pieces than a transaction of this journal can free; [`Error::Aborted`].
+    /// more runs of blocks change than a transaction of this journal can hold; [`Error::Aborted`].
     pub(crate) fn swap_end(
         &self,
         inode: &Inode,
@@ -139,8 +140,7 @@ impl Files<'_> {
         let (leaves, runs) = (before.leaves + 1, (before.extents.len() + new.len()) as u32);
         let credits = self.credits(levels, leaves, runs);
         if credits > self.state.max_credits() {
-            let what =
-                format!("the range lies in {} pieces, too many for a transaction", before.extents.len());
+            let what = format!("{runs} runs of blocks change, too many for a transaction of this journal");
             return Err(Error::Invalid(what));
         }
         let nodes = (new.len() as u64 + 2) * (u64::from(levels) + 2) * edit::copies(self.state) as u64;
@@ -167,7 +167,7 @@ impl Files<'_> {
             }
             inode.state.set_datasync_tid(blocks.tid().0);
             let (first, end) = (u64::from(swap.blocks.start), u64::from(swap.blocks.end));
-            // Nobody finds the old blocks any more when they are freed.
+            // Withdraw the mapping before the old blocks are freed, so that no reader finds them.
             inode.state.end(held, &mut map, first, end, None)?;
             let mut freed = Vec::new();
             for extent in &new {
