@@ -144,13 +144,13 @@ fn one_writer_or_many_readers() {
     open_text(text, true).unwrap();
 }
 
-/// Whether the lock on the image goes: a child that another test forks has the descriptor, and with it the lock,
-/// until it ends.
+/// Whether the lock on the image is released, within ten seconds: a child that another test has forked holds the
+/// descriptor, and so the lock, until it ends.
 fn becomes_free(path: &Path) -> bool {
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let limit = Instant::now() + Duration::from_secs(10);
     loop {
-        // POSIX locks conflict with those of open file descriptions.
+        // A POSIX lock is refused while a lock of an open file description is held.
         if rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
             return true;
         }

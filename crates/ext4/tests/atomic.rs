@@ -334,12 +334,13 @@ fn what_lies_past_the_end_does_not_appear() {
     ends_with(volume, &*device, "/file", &expected);
 }
 
-/// Every second block of the free space is used, so an atomic write of 64 KiB is 64 runs, over 64 runs.
+/// Every second block of the free space is used, so an atomic write of 64 KiB takes 64 runs, and the next one replaces
+/// them by 64 others.
 #[test]
 fn a_volume_in_pieces_takes_atomic_writes() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let device = image(&["-b", "1024", "-m", "0"]).device();
-    // The blocks that are kept for maps lie side by side: they are filled too.
+    // The filler takes the reserved blocks as well: they lie side by side.
     let options = VolumeOptions::read_write().reserved(true);
     let volume = Volume::open_device(device.clone(), options).unwrap();
     let filler = make(&volume, "/filler");

@@ -4,8 +4,8 @@
 /// for a processor, and what one thread allocates and another frees stays in a heap that the second does not use, so a
 /// server with many threads holds more memory.
 ///
-/// It holds for the whole process, so call it only in a program that does nothing but serve. It does nothing with C
-/// libraries other than glibc.
+/// This changes the whole process: call it only in a program that does nothing but serve. With C libraries other than
+/// glibc it does nothing.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
     {

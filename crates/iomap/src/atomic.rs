@@ -44,7 +44,7 @@ impl<F: FileSystem> Engine<F> {
             Sync::All => Durability::Fsync,
         };
         let bits = file.state().block_bits();
-        // First, since it refuses what cannot be atomic: nothing has been changed yet.
+        // Claim first: it refuses what cannot be atomic before anything is changed.
         let swap = self.fs.swap_begin(&file.inode, range.pos >> bits..range.end() >> bits)?;
         let outcome = match self.write_held(file, data, range, help)? {
             true => Ok(()),

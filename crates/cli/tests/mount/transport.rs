@@ -119,7 +119,7 @@ fn root_a_lone_caller_is_answered_aside() {
     volume.assert_clean();
 }
 
-/// More large requests than a queue may have threads, so that some wait already when an answer is sent.
+/// There are more large requests than a queue may have threads, so some are waiting when an answer is sent.
 #[test]
 fn root_large_requests_at_a_time_keep_their_data() {
     if !requirement::require("mount::transport::large", &NEEDS) {

@@ -57,8 +57,8 @@ pub(crate) struct Ask {
     pub(crate) goal: Pblk,
     /// Block numbers must be below this.
     pub(crate) limit: u64,
-    /// The blocks are for any part of the file, not its end: its window stays. They come in one run if there is one,
-    /// else in as many as it takes.
+    /// The blocks may be for any part of the file. They are not taken from its preallocation window, which is for the
+    /// end. They come in one run if there is one that is long enough, else in as many runs as it takes.
     pub(crate) apart: bool,
 }
 
@@ -102,7 +102,8 @@ impl FreeSpace {
     /// Claims blocks for a file. Volumes with clusters have no claims.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if there are too few, or in too many runs; those of reading the groups.
+    /// [`Error::NoSpace`] if there are too few blocks, or, for the end of a file, if they lie in more than [`RUNS`]
+    /// runs; those of reading the groups.
     pub(crate) fn claim(self: &Arc<Self>, blocks: &impl Blocks, ask: &Ask) -> Result<Claim> {
         let mut claim = Claim { space: Arc::clone(self), runs: Vec::new(), taken: 0 };
         let mut account = self.lock();
