@@ -18,6 +18,12 @@ use zerocopy::IntoBytes;
 const VALID: u64 = 3600;
 /// Contents are locked in pieces of so many bytes, so that several threads write one file.
 const PIECE: usize = 64 << 10;
+/// Most bytes of a file: even one without data takes a table of its pieces.
+const MOST: u64 = 64 << 30;
+
+fn check_size(size: u64) -> Outcome<()> {
+    if size <= MOST { Ok(()) } else { Err(Errno(libc::EFBIG)) }
+}
 
 /// A file or a directory.
 #[derive(Default)]
@@ -42,7 +48,8 @@ impl File {
     }
 
     /// Makes the file at least so long.
-    fn grow(&self, end: u64) {
+    fn grow(&self, end: u64) -> Outcome<()> {
+        check_size(end)?;
         if end > self.size.load(Ordering::Acquire) {
             let mut pieces = self.pieces.write();
             if end > self.size.load(Ordering::Acquire) {
@@ -50,11 +57,19 @@ impl File {
                 self.size.store(end, Ordering::Release);
             }
         }
+        Ok(())
     }
 
-    fn resize(&self, size: u64) {
-        self.pieces.write().resize_with(size.div_ceil(PIECE as u64) as usize, RwLock::default);
+    fn resize(&self, size: u64) -> Outcome<()> {
+        check_size(size)?;
+        let mut pieces = self.pieces.write();
+        pieces.resize_with(size.div_ceil(PIECE as u64) as usize, RwLock::default);
+        if let Some(last) = pieces.get((size / PIECE as u64) as usize) {
+            // Bytes past the end must not come back when the file grows.
+            last.write().iter_mut().skip(size as usize % PIECE).for_each(|byte| *byte = 0);
+        }
         self.size.store(size, Ordering::Release);
+        Ok(())
     }
 
     /// Calls with each piece that holds some of a range, the offset in it, and where the range's bytes for it are.
@@ -90,14 +105,14 @@ impl File {
         length
     }
 
-    fn write(&self, data: &[u8], offset: u64) {
-        let end = offset + data.len() as u64;
-        self.grow(end);
+    fn write(&self, data: &[u8], offset: u64) -> Outcome<()> {
+        self.grow(offset.saturating_add(data.len() as u64))?;
         self.each(offset, data.len(), |piece, within, range| {
             let mut piece = piece.write();
             piece.resize(PIECE, 0);
             piece[within..][..range.len()].copy_from_slice(&data[range]);
         });
+        Ok(())
     }
 
     fn attributes(&self, node: u64) -> Attr {
@@ -141,7 +156,7 @@ impl Memory {
     fn open(&self, node: u64, flags: u32) -> Outcome<OpenOut> {
         let flags = flags as i32;
         if flags & libc::O_TRUNC != 0 {
-            self.file(node)?.resize(0);
+            self.file(node)?.resize(0)?;
         }
         let open_flags = match flags & libc::O_DIRECT {
             0 => wire::FOPEN_KEEP_CACHE,
@@ -152,7 +167,7 @@ impl Memory {
 
     fn set_attributes(&self, node: u64, asked: &SetattrIn) -> Outcome<()> {
         if asked.valid & fattr::SIZE != 0 {
-            self.file(node)?.resize(asked.size);
+            self.file(node)?.resize(asked.size)?;
         }
         Ok(())
     }
@@ -202,7 +217,7 @@ impl Serve for Memory {
             op::WRITE => {
                 let (asked, data) = request.arguments::<WriteIn>()?;
                 let data = data.get(..asked.size as usize).ok_or(Errno::INVALID)?;
-                self.file(node)?.write(data, asked.offset);
+                self.file(node)?.write(data, asked.offset)?;
                 Ok(Answer::of(&WriteOut { size: asked.size, padding: 0 }))
             }
             op::UNLINK | op::RMDIR => self.remove(node, request.name()?),
