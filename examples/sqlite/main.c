@@ -118,10 +118,14 @@ int main(int count, char **words)
     struct uext4_volume *volume;
     int status, option, exclusive = 0;
 
-    while ((option = getopt(count, words, "+x")) == 'x')
-        exclusive = 1;
+    while ((option = getopt(count, words, "+dx")) == 'd' || option == 'x') {
+        if (option == 'x')
+            exclusive = 1;
+        else /* No pages in memory: the volume gets every write at once. */
+            options.page_budget = UINT64_MAX;
+    }
     if (option != -1 || count - optind < 2) {
-        fputs("usage: sqlite-uext4 [-x] VOLUME DB [SQL...]\n", stderr);
+        fputs("usage: sqlite-uext4 [-dx] VOLUME DB [SQL...]\n", stderr);
         return 2;
     }
     words += optind - 1;

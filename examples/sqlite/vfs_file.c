@@ -57,17 +57,15 @@ static int file_truncate(sqlite3_file *base, sqlite3_int64 size)
 
 /*
  * FULL and NORMAL are the same here: both reach the medium. DATAONLY says that the size has not changed in a way that
- * matters; uext4_fdatasync() keeps what is needed to read the data back. A file that may be new takes a sync of the
- * volume once, because that makes its name durable: a journal without a name rolls nothing back.
+ * matters; uext4_fdatasync() keeps what is needed to read the data back. A file that may be new takes uext4_fsync()
+ * once, because that makes its name durable too: a journal without a name rolls nothing back.
  */
 static int file_sync(sqlite3_file *base, int flags)
 {
     struct vfs_file *file = (struct vfs_file *)base;
     int error;
 
-    if (file->name_pending)
-        error = uext4_sync(file->state->volume);
-    else if (flags & SQLITE_SYNC_DATAONLY)
+    if ((flags & SQLITE_SYNC_DATAONLY) && !file->name_pending)
         error = uext4_fdatasync(file->file);
     else
         error = uext4_fsync(file->file);

@@ -44,7 +44,7 @@ fn pairs_of_slices(image: &Path, blocks: u32, pairs: usize) -> Result<Vec<f64>> 
     let volume = Volume::open_spec(&DeviceSpec::file(image), VolumeOptions::read_write());
     let volume = volume.doing(|| format!("open {}", image.display()))?;
     let open = |name: &str, create: bool| {
-        let options = OpenOptions::new().read(true).write(true).create_new(create);
+        let options = OpenOptions::new().read(true).write(true).direct(true).create_new(create);
         volume.open_file(Path::new("/").join(name), options).doing(|| format!("open /{name}"))
     };
     let (many, few) = (open(fragment::SCATTERED, false)?, open("few", true)?);

@@ -110,7 +110,7 @@ pub(crate) fn first_writes_device() -> Result<Option<Zram>> {
 /// Writes every block of files that have only unwritten ones, once, in random order over all of them.
 fn first_writes(device: &Path, size: Size) -> Result<u64> {
     let volume = opened(device)?;
-    let options = OpenOptions::new().read(true).write(true).create_new(true);
+    let options = OpenOptions::new().read(true).write(true).direct(true).create_new(true);
     let make = |number| -> uext4::Result<File> {
         let file = volume.open_file(format!("/first-writes.{number}"), options.clone())?;
         file.fallocate(Fallocate::Allocate, 0, size.blocks_of_file * BLOCK)?;

@@ -72,6 +72,10 @@
 // Limits of quota hold for making the file and for what is written, as for a user other than root: `-EDQUOT`.
 #define UEXT4_LIMITED 64
 
+// Requests of any bytes (`uext4_pread_any`, `uext4_pwrite_any`, `uext4_append`) go to the device at once, without
+// pages in memory.
+#define UEXT4_DIRECT 128
+
 // I/O priority, in the flags of `uext4_file_open` and `uext4_queue_open`: before all others. Needs `CAP_SYS_NICE`. A
 // class is combined with its level, 0 (first) to 7 (last), shifted by `UEXT4_PRIO_SHIFT`. Without a class a file's
 // requests have the priority of their queue or of the calling thread.
@@ -350,6 +354,9 @@ struct uext4_options {
   // The device that holds the journal, as text in the device grammar, of a volume that has it outside; NULL: none.
   // It is opened with the volume, for the same, and closed with it.
   const char *journal;
+  // Bytes of files kept in memory for requests of any bytes; 0: 64 MiB, `UINT64_MAX`: none, so that every request
+  // goes to the device at once.
+  uint64_t page_budget;
 };
 
 // Space and inodes of a volume. Blocks are blocks of the volume.
@@ -501,11 +508,15 @@ int64_t uext4_pwrite(struct uext4_file *file,
                      uint64_t pos,
                      uint32_t flags);
 
-// Reads any bytes into any memory.
-int64_t uext4_pread_any(struct uext4_file *file, void *data, size_t length, uint64_t pos);
+// Reads any bytes into any memory, over pages in memory unless the file was opened with `UEXT4_DIRECT`.
+int64_t uext4_pread_any(struct uext4_file *file,
+                        void *data,
+                        size_t length,
+                        uint64_t pos);
 
-// Writes any bytes from any memory. Edges that are no whole blocks of the device are read first; the write is alone in
-// the file meanwhile.
+// Writes any bytes from any memory: into pages in memory, which a sync or the last close writes to the device. With
+// flags, or if the file was opened with `UEXT4_DIRECT`, it goes to the device at once, alone in the file. If pages
+// cannot be written later, the next sync of every open file of the inode fails.
 int64_t uext4_pwrite_any(struct uext4_file *file,
                          const void *data,
                          size_t length,

@@ -27,8 +27,11 @@ pub const UEXT4_TRUNCATE: u32 = 32;
 
 /// Limits of quota hold for making the file and for what is written, as for a user other than root: `-EDQUOT`.
 pub const UEXT4_LIMITED: u32 = 64;
+/// Requests of any bytes (`uext4_pread_any`, `uext4_pwrite_any`, `uext4_append`) go to the device at once, without
+/// pages in memory.
+pub const UEXT4_DIRECT: u32 = 128;
 
-const FILE_FLAGS: u32 = (UEXT4_LIMITED << 1) - 1;
+const FILE_FLAGS: u32 = (UEXT4_DIRECT << 1) - 1;
 
 /// I/O priority, in the flags of `uext4_file_open` and `uext4_queue_open`: before all others. Needs `CAP_SYS_NICE`. A
 /// class is combined with its level, 0 (first) to 7 (last), shifted by `UEXT4_PRIO_SHIFT`. Without a class a file's
@@ -149,6 +152,7 @@ pub unsafe extern "C" fn uext4_file_open(
             .create(has(UEXT4_CREATE))
             .truncate(has(UEXT4_TRUNCATE))
             .limited(has(UEXT4_LIMITED))
+            .direct(has(UEXT4_DIRECT))
             .mode(mode)
             .priority(priority(flags)?);
         if has(UEXT4_CREATE_NEW) {
@@ -215,7 +219,7 @@ pub unsafe extern "C" fn uext4_pwrite(
     })
 }
 
-/// Reads any bytes into any memory.
+/// Reads any bytes into any memory, over pages in memory unless the file was opened with `UEXT4_DIRECT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_pread_any(
     file: *mut uext4_file,
@@ -231,8 +235,9 @@ pub unsafe extern "C" fn uext4_pread_any(
     })
 }
 
-/// Writes any bytes from any memory. Edges that are no whole blocks of the device are read first; the write is alone in
-/// the file meanwhile.
+/// Writes any bytes from any memory: into pages in memory, which a sync or the last close writes to the device. With
+/// flags, or if the file was opened with `UEXT4_DIRECT`, it goes to the device at once, alone in the file. If pages
+/// cannot be written later, the next sync of every open file of the inode fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_pwrite_any(
     file: *mut uext4_file,

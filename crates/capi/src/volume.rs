@@ -57,6 +57,9 @@ pub struct uext4_options {
     /// The device that holds the journal, as text in the device grammar, of a volume that has it outside; NULL: none.
     /// It is opened with the volume, for the same, and closed with it.
     pub journal: *const c_char,
+    /// Bytes of files kept in memory for requests of any bytes; 0: 64 MiB, `UINT64_MAX`: none, so that every request
+    /// goes to the device at once.
+    pub page_budget: u64,
 }
 
 /// Space and inodes of a volume. Blocks are blocks of the volume.
@@ -131,6 +134,7 @@ unsafe fn known_options(given: *const uext4_options) -> Result<uext4_options> {
         switches: std::ptr::null(),
         name_budget: 0,
         journal: std::ptr::null(),
+        page_budget: 0,
     };
     if given.is_null() {
         return Ok(known);
@@ -178,6 +182,9 @@ fn options_of(given: &uext4_options) -> Result<VolumeOptions> {
     }
     if given.inode_budget > 0 {
         options = options.inode_budget(bytes(given.inode_budget));
+    }
+    if given.page_budget > 0 {
+        options = options.page_budget(if given.page_budget == u64::MAX { 0 } else { given.page_budget });
     }
     if given.name_budget > 0 {
         let kept = if given.name_budget == u64::MAX { 0 } else { bytes(given.name_budget) };

@@ -217,7 +217,7 @@ impl<'c> Compare<'c> {
             FileKind::Directory => return self.enter(Some(old), Some(new), changes),
             FileKind::Symlink => changes.contents = old.read_link()? != new.read_link()?,
             FileKind::Regular => {
-                let reading = || OpenOptions::new().read(true);
+                let reading = || OpenOptions::new().read(true).direct(true);
                 let (old, new) = (old.open(reading())?, new.open(reading())?);
                 let mut files = Files { old: &old, new: &new, bytes: 0, moved: false };
                 files.compare(self.next_change)?;

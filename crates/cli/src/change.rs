@@ -38,7 +38,7 @@ pub fn change_all(
     mut change: impl FnMut(&Operand, &File) -> uext4::Result<()>,
 ) -> Result<(), CliError> {
     let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
-    let options = OpenOptions::new().read(true).write(true);
+    let options = OpenOptions::new().read(true).write(true).direct(true);
     let options = if missing == Missing::Create { creating(options) } else { options };
     let mut volumes = Volumes::default();
     let mut failures = globals.failures();

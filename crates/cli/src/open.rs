@@ -117,7 +117,9 @@ impl Operand {
 
     /// Opens the file for reading.
     pub fn file(&self, volume: &Volume) -> Result<File, CliError> {
-        volume.open_file(self.inner(), OpenOptions::new().read(true)).map_err(|error| self.error(error))
+        volume
+            .open_file(self.inner(), OpenOptions::new().read(true).direct(true))
+            .map_err(|error| self.error(error))
     }
 }
 

@@ -6,6 +6,7 @@ mod atime;
 mod atomic;
 mod attributes;
 mod bounds;
+mod buffered;
 mod casefold;
 mod common;
 mod crash_allocate;

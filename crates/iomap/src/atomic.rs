@@ -46,10 +46,16 @@ impl<F: FileSystem> Engine<F> {
         let bits = file.state().block_bits();
         // Claim first: it refuses what cannot be atomic before anything is changed.
         let swap = self.fs.swap_begin(&file.inode, range.pos >> bits..range.end() >> bits)?;
+        // Pages are out of the way until the blocks are swapped.
+        let cached = file.state().is_cached().then(|| file.state().make_pages(&self.pages.totals));
+        let pages = cached.map(|cache| self.settle(file, cache, range, help)).transpose()?;
         let outcome = match self.write_held(file, data, range, help)? {
             true => Ok(()),
             false => self.swap(file, data, range, swap, help),
         };
+        if pages.is_none() {
+            self.forget_clean(file, range, help);
+        }
         Ok((outcome, durability))
     }
 

@@ -68,7 +68,17 @@ impl<F: FileSystem> Engine<F> {
         let range = check_range(pos, buf.len() as u64)?;
         let state = file.state();
         let counted = counts_copy(&self.capabilities, file.switches);
-        let guard = self.enter(state, counted)?;
+        let guard = loop {
+            if state.is_cached()
+                && let Some(read) = self.read_over_pages(file, buf, pos)?
+            {
+                return Ok(read);
+            }
+            let guard = self.enter(state, counted)?;
+            if !state.is_cached() {
+                break guard;
+            }
+        };
         let visible = state.size().saturating_sub(pos).min(buf.len() as u64);
         if visible == 0 {
             return Ok(0);

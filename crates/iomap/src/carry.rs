@@ -36,7 +36,9 @@ impl<F: FileSystem> Engine<F> {
         help: &mut dyn FnMut(),
     ) -> Result<Carried<F::Error>, F::Error> {
         let state = file.state();
-        let (guard, mut plan) = self.admit(file, request, flow, help)?;
+        let Some((guard, mut plan)) = self.admit(file, request, flow, help)? else {
+            return self.carry_over_pages(file, data, request, flow, help);
+        };
         if plan.drops_privileges {
             self.fs.drop_privileges(&file.inode, &guard)?;
             self.counters.bump(Counter::PrivilegesDropped);
@@ -55,6 +57,25 @@ impl<F: FileSystem> Engine<F> {
         }
         let outcome = Writing { engine: self, file, guard: &guard, request, plan: &plan, data }.run();
         Ok((outcome, plan.durability))
+    }
+
+    /// A write to a file that has pages: those that it touches are out of the way until it is done.
+    #[cold]
+    fn carry_over_pages(
+        &self,
+        file: &OpenFile<F>,
+        data: &[&[u8]],
+        request: &Request,
+        flow: Flow,
+        help: &mut dyn FnMut(),
+    ) -> Result<Carried<F::Error>, F::Error> {
+        if flow.nowait {
+            return Err(self.would_block().into());
+        }
+        self.check_process()?;
+        let cache = file.state().make_pages(&self.pages.totals);
+        let _pages = self.settle(file, cache, request.range, help)?;
+        self.carry_out(file, data, request, Flow { settled: true, ..flow }, help)
     }
 
     /// Writes into the inode. Returns whether it fits.
@@ -80,15 +101,16 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// Enters the gate and plans the write there. It tries the shared gate first if the write may share it; otherwise
-    /// it takes the gate exclusively and plans again, since everything may have changed in between.
+    /// it takes the gate exclusively and plans again, since everything may have changed in between. `None`: the file
+    /// has pages that are in the way.
     fn admit<'g>(
         &self,
         file: &'g OpenFile<F>,
         request: &Request,
         flow: Flow,
         help: &mut dyn FnMut(),
-    ) -> Result<(InodeGuard<'g>, Plan), F::Error> {
-        let Flow { exclusive, nowait, mut mapping } = flow;
+    ) -> Result<Option<(InodeGuard<'g>, Plan)>, F::Error> {
+        let Flow { exclusive, nowait, mut mapping, settled } = flow;
         let state = file.state();
         if !exclusive && may_share(request, &state.view(), file.switches) {
             let counted = self.capabilities.dax.is_none();
@@ -98,7 +120,7 @@ impl<F: FileSystem> Engine<F> {
             };
             let plan = self.decide(file, request, &mut mapping, nowait)?;
             if plan.gate == GateMode::Shared {
-                return Ok((guard, plan));
+                return Ok(Some((guard, plan)));
             }
         }
         if nowait {
@@ -109,12 +131,15 @@ impl<F: FileSystem> Engine<F> {
         // Read before the plan is made: a write that completes after the plan may be the one that made the drain
         // necessary.
         let drained = guard.is_drained();
+        if !settled && state.is_cached() {
+            return Ok(None);
+        }
         let mut plan = self.decide(file, request, &mut mapping, nowait)?;
         if plan.drain && !drained {
             guard.drain(help);
             plan = self.decide(file, request, &mut mapping, nowait)?;
         }
-        Ok((guard, plan))
+        Ok(Some((guard, plan)))
     }
 
     /// The data of an extending write is complete: its blocks are converted, and the file gets its new size.
@@ -164,6 +189,8 @@ pub(crate) struct Flow {
     pub(crate) nowait: bool,
     /// Whether the handle around its mapping was already started.
     pub(crate) mapping: Mapping,
+    /// The file's pages are held, and none is in the way.
+    pub(crate) settled: bool,
 }
 
 /// A planned write under the gate.

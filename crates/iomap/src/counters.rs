@@ -81,6 +81,18 @@ counters! {
     Extensions => "extensions",
     /// Atomic writes: their blocks replaced those of the file.
     AtomicWrites => "atomic_writes",
+    /// Reads of any bytes that were served over pages.
+    BufferedReads => "buffered_reads",
+    /// Writes of any bytes that went into pages.
+    BufferedWrites => "buffered_writes",
+    /// Pages read from the device.
+    PageReads => "page_reads",
+    /// Pages written home.
+    PageWrites => "page_writes",
+    /// Clean pages dropped for others.
+    PageDrops => "page_drops",
+    /// Failures to write pages home. The next sync of each open file tells them.
+    LateFailures => "late_failures",
     /// Blocks that commits wrote to the log. (The file system maintains this counter and those below.)
     BlocksLogged => "blocks_logged",
     /// Checkpoints: log space freed by writing blocks home.
@@ -121,10 +133,19 @@ impl Tally {
 }
 
 /// One writer's counters.
-#[derive(Debug, Default)]
+// Lines lie in an array: a size that is a power of two makes their addresses cheap.
+#[derive(Debug)]
+#[repr(align(512))]
 pub struct CounterLine {
     tallies: [AtomicU64; TALLIES],
     single: [AtomicU64; COUNT],
+}
+
+impl Default for CounterLine {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        CounterLine { tallies: std::array::from_fn(|_| zero()), single: std::array::from_fn(|_| zero()) }
+    }
 }
 
 impl CounterLine {
@@ -241,8 +262,14 @@ impl Counters {
 }
 
 /// A snapshot of all counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats([u64; COUNT]);
+
+impl Default for Stats {
+    fn default() -> Self {
+        Stats([0; COUNT])
+    }
+}
 
 impl Stats {
     /// One counter.

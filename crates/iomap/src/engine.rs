@@ -7,6 +7,7 @@ use crate::flusher::Flusher;
 use crate::fs::{FileSystem, Synced};
 use crate::mapping::Range;
 use crate::queue::QueueCore;
+use crate::write_back::PageMemory;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -36,11 +37,17 @@ pub struct Engine<F: FileSystem> {
     merges_flushes: bool,
     pub(crate) flusher: Flusher<F>,
     queues: Mutex<Vec<Weak<QueueCore<F>>>>,
+    pub(crate) pages: PageMemory<F>,
 }
 
 impl<F: FileSystem> Engine<F> {
-    /// An engine for `fs` on `device`.
+    /// An engine for `fs` on `device`, without pages: buffered requests go to the device at once.
     pub fn new(fs: Arc<F>, device: Arc<dyn Device>) -> Result<Self, Error> {
+        Engine::with_pages(fs, device, 0)
+    }
+
+    /// The same with pages of at most `budget` bytes in memory.
+    pub fn with_pages(fs: Arc<F>, device: Arc<dyn Device>, budget: u64) -> Result<Self, Error> {
         Ok(Engine {
             fs,
             position_mask: u64::from(device.geometry().logical_block) - 1,
@@ -55,6 +62,7 @@ impl<F: FileSystem> Engine<F> {
             flushes: FlushTickets::new(),
             flusher: Flusher::new(),
             queues: Mutex::new(Vec::new()),
+            pages: PageMemory::new(budget),
         })
     }
 

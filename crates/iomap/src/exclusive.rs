@@ -5,21 +5,24 @@ use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
 use crate::mapping::{Piece, Range, State};
+use crate::write_back::Sole;
 use uext4_blockdev::WriteDurability;
 
 /// Maximum bytes zeroed at a time.
 const ZEROS: u64 = 256 * 1024;
 
 impl<F: FileSystem> Engine<F> {
-    /// The gate of a file that is open for writing, held exclusively. With `drain`, nothing is in flight on it either.
+    /// The gate of a file that is open for writing, held exclusively; its pages are written home and dropped. With
+    /// `drain`, nothing is in flight on it either.
     ///
     /// # Errors
-    /// [`Error::BadMode`] if it is not open for writing; errors of an aborted volume or a forked child.
-    pub fn lock_exclusive<'g>(&self, file: &'g OpenFile<F>, drain: bool) -> Result<InodeGuard<'g>, F::Error> {
+    /// [`Error::BadMode`] if it is not open for writing; errors of an aborted volume or a forked child; those of
+    /// writing pages home, which stay then.
+    pub fn lock_exclusive<'g>(&self, file: &'g OpenFile<F>, drain: bool) -> Result<Sole<'g>, F::Error> {
         self.check_process()?;
         self.fs.check_alive()?;
         file.check_writable()?;
-        Ok(file.state().gate.visit_exclusive(drain, &mut self.helper()))
+        self.be_alone(file, drain, &mut self.helper())
     }
 
     /// Zeroes a range on the device wherever its blocks are in `state`. A range over unwritten blocks must cover whole

@@ -9,6 +9,7 @@ use crate::plan::WriteFlags;
 use crate::snapshot::MapSnapshot;
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use uext4_blockdev::Priority;
 
 /// What a file system implements for the engine.
@@ -106,6 +107,25 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// the datasync tid, then [`InodeState::set_privileged`]. The gate is `held` exclusively. No data was sent yet.
     fn drop_privileges(&self, inode: &Self::Inode, _held: &InodeGuard<'_>) -> Result<(), Self::Error> {
         self.check_privileges(inode)
+    }
+
+    /// Promises so many more blocks to the pages of a file, which allocate when they go home.
+    ///
+    /// # Errors
+    /// If there are not as many, or a limit holds for the file that cannot be promised.
+    fn promise(&self, _inode: &Self::Inode, _blocks: u64) -> Result<(), Self::Error> {
+        Err(no_allocation())
+    }
+
+    /// Pages of a file begin to go home, or are there. In between, allocations for the file use up the promises.
+    fn go_home(&self, _inode: &Self::Inode, _begins: bool) {}
+
+    /// Takes back what is left of a file's promises: it has no dirty pages any more.
+    fn end_promise(&self, _inode: &Self::Inode) {}
+
+    /// Whether the file has no name any more, so that it goes with its last user.
+    fn is_gone(&self, _inode: &Self::Inode) -> bool {
+        false
     }
 
     /// Space reserved for the conversion of a write. It is taken before the write is sent, so that a full device cannot
@@ -276,11 +296,16 @@ pub struct OpenFile<F: FileSystem> {
     /// Whether writes are noted in the times of the file.
     notes_writes: bool,
     all_on: bool,
+    /// Whether requests of any bytes go to the device at once.
+    direct: bool,
+    /// How many late failures it was told.
+    pub(crate) seen: AtomicU64,
 }
 
 impl<F: FileSystem> Clone for OpenFile<F> {
     fn clone(&self) -> Self {
-        OpenFile { inode: self.inode.clone(), ..*self }
+        let seen = AtomicU64::new(self.seen.load(Ordering::Relaxed));
+        OpenFile { inode: self.inode.clone(), seen, ..*self }
     }
 }
 
@@ -288,6 +313,7 @@ impl<F: FileSystem> OpenFile<F> {
     /// Opens `inode` for the engine. The file system decides what may be read and written.
     pub fn new(inode: Arc<F::Inode>, readable: bool, writable: bool, switches: Switches) -> Self {
         let priority = Priority::OF_THREAD;
+        let seen = F::state(&inode).pages().map_or(0, |pages| pages.late_count());
         OpenFile {
             inode,
             readable,
@@ -297,7 +323,20 @@ impl<F: FileSystem> OpenFile<F> {
             accesses: false,
             notes_writes: true,
             all_on: switches == Switches::ON,
+            direct: false,
+            seen: AtomicU64::new(seen),
         }
+    }
+
+    /// The same file: whether its requests of any bytes go to the device at once, without pages.
+    #[must_use]
+    pub fn with_direct(self, direct: bool) -> Self {
+        OpenFile { direct, ..self }
+    }
+
+    /// Whether requests of any bytes go to the device at once.
+    pub fn is_direct(&self) -> bool {
+        self.direct
     }
 
     /// The same file with the file system told of its reads, if `accesses`.

@@ -3,12 +3,13 @@
 use crate::error::Error;
 use crate::gate::{InodeGate, InodeGuard};
 use crate::mapping::{MapKind, Range, Run};
+use crate::pages::{PageCache, Totals};
 use crate::plan::{DiskSize, View};
 use crate::snapshot::{MapCell, MapWriter};
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range as Blocks;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, OnceLock};
 
 /// The engine's half of an in-memory inode. The file system embeds it in its inode and fills it at load time.
 ///
@@ -17,6 +18,8 @@ use std::sync::atomic::AtomicU8;
 #[repr(C, align(64))]
 pub struct InodeState {
     size: AtomicU64,
+    /// The size for requests that look at nothing else: 0 while the file has pages.
+    reach: AtomicU64,
     /// [`DiskSize`].
     disk_size: AtomicU64,
     datasync_tid: AtomicU64,
@@ -32,6 +35,8 @@ pub struct InodeState {
     sync_tid: AtomicU64,
     /// The last committed transaction of the volume.
     committed: Arc<AtomicU64>,
+    /// Bytes of the file in memory, from its first buffered request on.
+    pages: OnceLock<Box<PageCache>>,
 }
 
 impl InodeState {
@@ -43,6 +48,7 @@ impl InodeState {
             gate: InodeGate::new(),
             map: MapCell::new(),
             size: AtomicU64::new(size),
+            reach: AtomicU64::new(size),
             disk_size: AtomicU64::new(DiskSize::new(size, false).to_bits()),
             datasync_tid: AtomicU64::new(0),
             changes: AtomicU64::new(0),
@@ -50,6 +56,7 @@ impl InodeState {
             sync_tid: AtomicU64::new(0),
             committed,
             kind: AtomicU8::new(MapKind::Extents as u8),
+            pages: OnceLock::new(),
         }
     }
 
@@ -77,21 +84,22 @@ impl InodeState {
     /// datasync tid first ([`InodeState::set_datasync_tid`]), and grow only over bytes that are safe to read.
     pub fn set_size(&self, size: u64, disk_size: u64) {
         self.size.store(size, Ordering::Release);
-        self.change_disk_size(|before| DiskSize::marked(disk_size, before.is_privileged(), before.syncs()));
+        self.reach.store(if self.is_cached() { 0 } else { size }, Ordering::Release);
+        self.change_disk_size(|before| before.with_bytes(disk_size));
     }
 
     /// Sets whether the next write must clear privileges: set-user-id, set-group-id, capabilities. Any change that adds
     /// privileges, or finds some, sets the flag at any time. Only the change that clears the privileges clears this
     /// flag, with all other changes of them locked out.
     pub fn set_privileged(&self, privileged: bool) {
-        self.change_disk_size(|before| DiskSize::marked(before.bytes(), privileged, before.syncs()));
+        self.change_disk_size(|before| before.with_privileged(privileged));
     }
 
     /// Sets whether every write is durable when it completes, as with `DSYNC`: from now on, however the file was
     /// opened.
     pub fn set_syncs(&self, syncs: bool) {
         if self.syncs() != syncs {
-            self.change_disk_size(|before| DiskSize::marked(before.bytes(), before.is_privileged(), syncs));
+            self.change_disk_size(|before| before.with_syncs(syncs));
         }
     }
 
@@ -111,10 +119,48 @@ impl InodeState {
         self.changed();
     }
 
-    /// Size in bytes that users see.
+    /// Size in bytes of what direct requests see: the user's, unless buffered writes have gone past it
+    /// ([`InodeState::visible_size`]).
     #[inline]
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    /// Size in bytes that users see: with the bytes of buffered writes that are in memory only.
+    pub fn visible_size(&self) -> u64 {
+        // The end of the pages is loaded first: it is lowered only after the size has grown over it.
+        let end = self.pages.get().map_or(0, |pages| pages.end());
+        end.max(self.size())
+    }
+
+    /// The size for requests that take a short path: 0 while the file has pages, so that none of them does.
+    #[inline(always)]
+    pub(crate) fn reach(&self) -> u64 {
+        self.reach.load(Ordering::Acquire)
+    }
+
+    /// Whether the file has pages, or may have: direct requests have to look at them.
+    #[inline]
+    pub fn is_cached(&self) -> bool {
+        DiskSize::from_bits(self.disk_size.load(Ordering::Acquire)).is_cached()
+    }
+
+    /// Sets whether the file has pages. The caller holds the lock of the pages for changes, and the gate exclusively:
+    /// drained, if it sets the mark, so that no direct request that did not see it is left.
+    pub(crate) fn set_cached(&self, cached: bool) {
+        self.change_disk_size(|before| before.with_cached(cached));
+        self.reach.store(if cached { 0 } else { self.size() }, Ordering::Release);
+    }
+
+    /// The pages, if there was a buffered request.
+    pub(crate) fn pages(&self) -> Option<&PageCache> {
+        self.pages.get().map(|pages| &**pages)
+    }
+
+    /// The pages, made at the first call. Their memory counts in `totals`.
+    pub(crate) fn make_pages(&self, totals: &Arc<Totals>) -> &PageCache {
+        let unit = 1usize << self.block_bits;
+        self.pages.get_or_init(|| Box::new(PageCache::new(unit, totals.clone())))
     }
 
     /// log2 of the file-system block size.
@@ -227,7 +273,7 @@ impl InodeState {
         Ok(())
     }
 
-    /// Bytes of heap memory: mapping and gate.
+    /// Bytes of heap memory: mapping and gate. Pages are counted apart ([`Totals`]).
     pub fn heap_bytes(&self) -> usize {
         self.map.resident_bytes() + self.gate.allocated_bytes()
     }

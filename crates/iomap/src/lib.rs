@@ -16,6 +16,7 @@
 
 mod atomic;
 pub mod bounce;
+mod buffered;
 mod carry;
 mod clock;
 pub mod counters;
@@ -44,6 +45,7 @@ mod owner_lock;
 #[allow(unsafe_code, missing_docs)]
 #[cfg(loom)]
 pub mod owner_lock;
+mod pages;
 pub mod pending;
 mod pipeline;
 pub mod plan;
@@ -62,6 +64,7 @@ mod thread_slot;
 pub mod thread_slot;
 mod together;
 mod turns;
+mod write_back;
 pub mod write_plan;
 
 pub use clock::coarse_now_ns;
@@ -83,3 +86,4 @@ pub use sync::Fence;
 #[doc(hidden)]
 pub use sync::heavy_fences;
 pub use together::NotedWrite;
+pub use write_back::Sole;

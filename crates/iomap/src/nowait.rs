@@ -39,6 +39,10 @@ impl<F: FileSystem> Engine<F> {
         let state = file.state();
         let counted = counts_copy(&self.capabilities, file.switches);
         let guard = state.gate.try_lock_shared(counted).map_err(|_busy| self.would_block())?;
+        if state.is_cached() {
+            // Its pages have a lock.
+            return Err(self.would_block().into());
+        }
         self.check_visible_known(file, range)?;
         let plan = self.decide_read(file, range, false);
         let one = plan.route != Route::DaxRead && range.length <= NOWAIT_MAX && range.end() <= state.size();

@@ -11,7 +11,7 @@ use uext4_blockdev::Capabilities;
 
 /// The size in the on-disk inode (`i_disksize`), in bytes, and what else a write has to look at: whether the file has
 /// privileges that the next write takes away (set-user-id, set-group-id, capabilities), and whether every write of it
-/// is durable when it completes (`chattr +S`).
+/// is durable when it completes (`chattr +S`), and whether the file has pages (`pages.rs`).
 ///
 /// One number holds all of it: overwrites check the size anyway, so the other checks are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +20,12 @@ pub struct DiskSize(i64);
 /// Bits of a size with marks, which is negative.
 const PRIVILEGED: i64 = 1 << 62;
 const SYNCS: i64 = 1 << 61;
+const CACHED: i64 = 1 << 60;
 /// The rest of it. No file with marks is longer.
-const BYTES: i64 = SYNCS - 1;
+const BYTES: i64 = CACHED - 1;
 
 impl DiskSize {
-    /// A size. Sizes end at 2⁶³ - 1, with marks at 2⁶¹ - 1.
+    /// A size. Sizes end at 2⁶³ - 1, with marks at 2⁶⁰ - 1.
     #[inline]
     pub const fn new(bytes: u64, privileged: bool) -> Self {
         DiskSize::marked(bytes, privileged, false)
@@ -33,14 +34,47 @@ impl DiskSize {
     /// The same of a file whose writes are durable if `syncs`.
     #[inline]
     pub const fn marked(bytes: u64, privileged: bool, syncs: bool) -> Self {
-        let most = if privileged || syncs { BYTES } else { i64::MAX };
+        let privileged = if privileged { PRIVILEGED } else { 0 };
+        DiskSize::of(bytes, privileged | if syncs { SYNCS } else { 0 })
+    }
+
+    const fn of(bytes: u64, marks: i64) -> Self {
+        let most = if marks != 0 { BYTES } else { i64::MAX };
         let bytes = if bytes > most as u64 { most } else { bytes as i64 };
-        match (privileged, syncs) {
-            (false, false) => DiskSize(bytes),
-            (true, false) => DiskSize(i64::MIN | PRIVILEGED | bytes),
-            (false, true) => DiskSize(i64::MIN | SYNCS | bytes),
-            (true, true) => DiskSize(i64::MIN | PRIVILEGED | SYNCS | bytes),
-        }
+        DiskSize(if marks != 0 { i64::MIN | marks | bytes } else { bytes })
+    }
+
+    const fn marks(self) -> i64 {
+        if self.0 < 0 { self.0 & (PRIVILEGED | SYNCS | CACHED) } else { 0 }
+    }
+
+    const fn with(self, mark: i64, set: bool) -> Self {
+        let marks = if set { self.marks() | mark } else { self.marks() & !mark };
+        DiskSize::of(self.bytes(), marks)
+    }
+
+    /// Another size with the same marks.
+    #[must_use]
+    pub const fn with_bytes(self, bytes: u64) -> Self {
+        DiskSize::of(bytes, self.marks())
+    }
+
+    /// The same with or without privileges.
+    #[must_use]
+    pub const fn with_privileged(self, privileged: bool) -> Self {
+        self.with(PRIVILEGED, privileged)
+    }
+
+    /// The same with writes that are durable or not.
+    #[must_use]
+    pub const fn with_syncs(self, syncs: bool) -> Self {
+        self.with(SYNCS, syncs)
+    }
+
+    /// The same with or without pages in memory.
+    #[must_use]
+    pub const fn with_cached(self, cached: bool) -> Self {
+        self.with(CACHED, cached)
     }
 
     /// The size in bytes.
@@ -59,6 +93,12 @@ impl DiskSize {
     #[inline]
     pub const fn syncs(self) -> bool {
         self.0 < 0 && self.0 & SYNCS != 0
+    }
+
+    /// Whether bytes of the file may be in pages, which direct requests have to look at.
+    #[inline]
+    pub const fn is_cached(self) -> bool {
+        self.0 < 0 && self.0 & CACHED != 0
     }
 
     /// Bytes that can be overwritten without looking at anything else.
@@ -111,10 +151,11 @@ impl View {
         range.end() > self.size || range.end() > self.disk_size.bytes()
     }
 
-    /// Whether a write of `range` changes the inode, whatever its blocks are: its size, or its privileges.
+    /// Whether a write of `range` changes the inode, whatever its blocks are: its size, or its privileges. A file with
+    /// pages counts as one: the write has to be alone with them.
     #[inline(always)]
     pub(crate) fn is_changed_by(&self, range: Range) -> bool {
-        self.is_extended_by(range) || self.disk_size.is_privileged()
+        self.is_extended_by(range) || self.disk_size.is_privileged() || self.disk_size.is_cached()
     }
 
     /// Whether a write of `range` may need more than its data: it changes the inode, or the file has a mark that the

@@ -64,7 +64,7 @@ impl<F: FileSystem> QueueState<F> {
         }
         attached.refresh();
         let (size, bits) =
-            (F::state(&attached.file.inode).size(), F::state(&attached.file.inode).block_bits());
+            (F::state(&attached.file.inode).reach(), F::state(&attached.file.inode).block_bits());
         let inside = pos < size && length <= size - pos;
         let located = if inside { attached.find_written(Range { pos, length }, bits) } else { None };
         let Some(physical) = located else { return Err((NotSimple, attached.withdraw(buffer))) };
@@ -94,7 +94,7 @@ impl<F: FileSystem> Engine<F> {
         buf: &mut [u8],
         range: Range,
     ) -> Result<Result<usize, F::Error>, NotSimple> {
-        if range.end() > state.size() {
+        if range.end() > state.reach() {
             return Err(NotSimple);
         }
         let physical = state.find_written(guard, range).ok_or(NotSimple)?;

@@ -83,8 +83,13 @@ impl<F: FileSystem> Engine<F> {
     pub fn sync_many(&self, files: &[&OpenFile<F>], all: bool) -> Result<(), F::Error> {
         self.check_process()?;
         self.fs.check_alive()?;
+        let mut late = Ok(());
+        for file in files {
+            late = late.and(self.settle_sync(file, &mut self.helper()));
+        }
         let batch: Vec<_> = files.iter().map(|file| Synced { inode: &*file.inode, all }).collect();
-        self.make_durable(&batch)
+        self.make_durable(&batch)?;
+        late
     }
 
     #[inline(always)]
@@ -124,7 +129,29 @@ impl<F: FileSystem> Engine<F> {
         {
             return read;
         }
-        self.read_general(file, &guard, buf, range)
+        self.read_not_simple(file, guard, buf, range)
+    }
+
+    /// A read that does not take the short path, perhaps of a file with pages.
+    // Out of line, so that the short paths spill nothing for it.
+    #[inline(never)]
+    fn read_not_simple<'f>(
+        &self,
+        file: &'f OpenFile<F>,
+        mut guard: InodeGuard<'f>,
+        buf: &mut [u8],
+        range: Range,
+    ) -> Result<usize, F::Error> {
+        loop {
+            if !file.state().is_cached() {
+                return self.read_general(file, &guard, buf, range);
+            }
+            drop(guard);
+            if let Some(read) = self.read_over_pages(file, buf, range.pos)? {
+                return Ok(read);
+            }
+            guard = self.enter(file.state(), true)?;
+        }
     }
 
     /// Enters the gate, waiting while it is held exclusively.
@@ -325,7 +352,8 @@ impl<F: FileSystem> Engine<F> {
         flags: WriteFlags,
         mapping: Mapping,
     ) -> Result<usize, F::Error> {
-        let flow = Flow { exclusive: false, nowait: flags.contains(WriteFlags::NOWAIT), mapping };
+        let nowait = flags.contains(WriteFlags::NOWAIT);
+        let flow = Flow { exclusive: false, nowait, mapping, settled: false };
         let request = &Request { sync: file.flags_of(flags).sync(), ..*request };
         let (outcome, durability) = self.carry_out(file, data, request, flow, &mut self.helper())?;
         outcome?;
@@ -353,7 +381,7 @@ impl<F: FileSystem> Engine<F> {
         self.make_durable(&[Synced { inode: &file.inode, all }])
     }
 
-    /// A queued read of mapped memory or inline data: a copy, done on return.
+    /// A queued read of mapped memory, inline data or pages: a copy, done on return.
     pub(crate) fn read_payload(
         &self,
         file: &OpenFile<F>,
@@ -368,8 +396,15 @@ impl<F: FileSystem> Engine<F> {
             Payload::Many(buffers) => &mut buffers[..],
         };
         let guard = self.enter(file.state(), self.capabilities.dax.is_none())?;
-        let plan = self.decide_read(file, range, false);
         let mut total = 0;
+        if file.state().is_cached() {
+            drop(guard);
+            for buffer in buffers {
+                total += self.read_at(file, buffer, pos + total as u64)?;
+            }
+            return Ok(total);
+        }
+        let plan = self.decide_read(file, range, false);
         for buffer in buffers {
             let part = Range { pos: pos + total as u64, length: buffer.len() as u64 };
             total += self.read_pieces(file, &guard, &plan, buffer, part)?;

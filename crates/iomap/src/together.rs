@@ -117,6 +117,9 @@ impl<'a, F: FileSystem> Outbox<'a, F> {
         }
         // A second write of a file finds its gate held.
         let Some(guard) = state.gate.try_visit_exclusive() else { return Ok(false) };
+        if state.is_cached() {
+            return Ok(false);
+        }
         let plan = engine.decide(file, &request, &mut Mapping::Due, false)?;
         let block = state.view().block_size();
         let (start, end) = (range.pos - plan.zero_edges.head, range.end() + plan.zero_edges.tail);

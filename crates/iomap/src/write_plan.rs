@@ -72,6 +72,10 @@ fn plan_changing<R: Routing>(
     if view.disk_size.is_privileged() {
         plan.drop_privileges(request);
     }
+    if view.disk_size.is_cached() {
+        // Alone with the pages, and done before somebody else looks at them.
+        plan.make_exclusive();
+    }
     plan
 }
 

@@ -260,7 +260,7 @@ impl Sink for Sparse<'_> {
 }
 
 fn copy(volume: &Volume, source: &Path, path: &Path, how: How, observer: &mut dyn Observer) -> Result<()> {
-    let file = volume.open_file(source, uext4::OpenOptions::new().read(true));
+    let file = volume.open_file(source, uext4::OpenOptions::new().read(true).direct(true));
     let file = file.map_err(|error| Error::source(b"", error))?;
     let metadata = file.metadata();
     observer.copying(b"", path);

@@ -94,7 +94,7 @@ pub(crate) fn fill(
 ) -> Result<u64> {
     let Dest { volume, path, owner, umask, onto, holes } = *dest;
     if onto == Onto::InPlace {
-        match volume.open_file(path, OpenOptions::new().write(true)) {
+        match volume.open_file(path, OpenOptions::new().write(true).direct(true)) {
             Err(uext4::Error::NotFound) => {}
             opened => {
                 let file = opened.map_err(answer)?;
@@ -106,7 +106,7 @@ pub(crate) fn fill(
             }
         }
     }
-    let options = OpenOptions::new().mode(mode & 0o777 & !umask).owner(owner.0, owner.1);
+    let options = OpenOptions::new().direct(true).mode(mode & 0o777 & !umask).owner(owner.0, owner.1);
     let new = volume.replace_file(path, options).map_err(answer)?;
     let filled = fill(new.file())?;
     new.finish().map_err(answer)?;

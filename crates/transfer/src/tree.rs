@@ -287,7 +287,8 @@ impl Copier<'_> {
 
     fn file(&mut self, entry: &Entry<'_>, metadata: &Metadata, name: &[u8]) -> Result<()> {
         let at = |error: uext4::Error| Error::source(entry.path, error);
-        let file = self.volume.open_inode(entry.ino, OpenOptions::new().read(true)).map_err(at)?;
+        let file =
+            self.volume.open_inode(entry.ino, OpenOptions::new().read(true).direct(true)).map_err(at)?;
         let make = if self.how.force { Host::file_by_force } else { Host::file };
         let made = make(&self.host, name, self.attributes.at_first(metadata));
         let (target, existed) = made.map_err(|error| self.refused(entry.path, "create", error))?;

@@ -59,7 +59,8 @@ impl Side for Library {
 
     fn create(&self, path: &str, contents: &Buffer, durable: bool) -> Result<()> {
         let make = || -> uext4::Result<()> {
-            let file = self.0.open_file(path, OpenOptions::new().write(true).create_new(true))?;
+            let file =
+                self.0.open_file(path, OpenOptions::new().write(true).direct(true).create_new(true))?;
             file.write_at(contents, 0)?;
             if durable { file.sync_all() } else { Ok(()) }
         };

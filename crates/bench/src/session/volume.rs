@@ -36,7 +36,7 @@ impl VolumeSession {
     ) -> Result<Self> {
         let open = |switches: Option<Switches>| -> Result<Vec<File>> {
             let Some(switches) = switches else { return Ok(Vec::new()) };
-            let options = OpenOptions::new().read(true).write(true).switches(switches);
+            let options = OpenOptions::new().read(true).write(true).direct(true).switches(switches);
             let open = |path: &PathBuf| {
                 volume.open_file(path, options.clone()).doing(|| format!("open {}", path.display()))
             };
@@ -56,7 +56,7 @@ impl VolumeSession {
                     .doing(|| format!("map inode {}", file.ino()))?;
             }
         }
-        let options = OpenOptions::new().read(true);
+        let options = OpenOptions::new().read(true).direct(true);
         let open = |path: &PathBuf| self.volume.open_file(path, options.clone());
         let files = paths.iter().map(open).collect::<uext4::Result<Vec<File>>>();
         Addresses::of(&files.doing(|| "open the files".into())?, span)

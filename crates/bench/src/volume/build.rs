@@ -60,7 +60,7 @@ pub fn make_file(volume: &Volume, path: &Path, number: usize, layout: Layout) ->
     let pool = BufferPool::new(STEP).doing(|| "reserve memory".into())?;
     let mut buffer = pool.take(STEP).doing(|| "reserve memory".into())?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let options = OpenOptions::new().write(true).create_new(true).owner(owner.0, owner.1);
+    let options = OpenOptions::new().write(true).direct(true).create_new(true).owner(owner.0, owner.1);
     let mut make = || -> uext4::Result<()> {
         let file = volume.open_file(path, options.clone())?;
         file.fallocate(Fallocate::Allocate, 0, layout.file_bytes)?;

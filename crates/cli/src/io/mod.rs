@@ -38,6 +38,10 @@ pub struct IoArgs {
     /// Use direct I/O only: a call not aligned to the device's logical block is an error, as with O_DIRECT.
     #[arg(short)]
     pub direct: bool,
+    /// Buffered: reads and writes of any bytes go over pages in memory, which `fsync` and the end write home. Without
+    /// it every request goes to the device at once.
+    #[arg(short = 'b', conflicts_with = "direct")]
+    pub buffered: bool,
     /// Truncate the file to 0 bytes first.
     #[arg(short = 't', conflicts_with = "read_only")]
     pub truncate: bool,
@@ -69,11 +73,12 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     // Writing needs the device to itself: `--force` applies to reading only.
     let how = OpenHow::reading(globals, args.common.force && !write, args.switches.switches);
     let volume = operand.volume(&OpenHow { write: write || args.create, ..how })?;
-    let options = OpenOptions::new().read(true).write(write).truncate(args.truncate);
+    let options = OpenOptions::new().read(true).write(write).direct(!args.buffered).truncate(args.truncate);
     let file = open(args, &operand, &volume, options)?;
     let mut session = Session::new(&operand, &volume, file, write, globals.json);
     session.tells_stats = args.stats;
     session.only_direct = args.direct;
+    session.buffered = args.buffered;
     let ended = if interactive { prompt(session) } else { carry_out(session, commands) };
     ended.and(volume.close().map_err(|error| operand.error(error)))
 }

@@ -29,6 +29,8 @@ pub struct Session<'a> {
     pub tells_stats: bool,
     /// Refuse bounce buffers.
     pub only_direct: bool,
+    /// Whether requests go over pages.
+    pub buffered: bool,
     before: Stats,
 }
 
@@ -52,6 +54,7 @@ impl<'a> Session<'a> {
             json,
             tells_stats: false,
             only_direct: false,
+            buffered: false,
             before: volume.stats(),
         }
     }
@@ -143,7 +146,7 @@ impl<'a> Session<'a> {
 
     /// Whether a call must be direct, which the library refuses if it is not aligned.
     fn direct(&self, pos: u64, length: u64) -> bool {
-        self.only_direct || self.aligned(pos, length)
+        !self.buffered && (self.only_direct || self.aligned(pos, length))
     }
 
     fn read(&mut self, read: &Read) -> Result<(), CliError> {

@@ -140,6 +140,7 @@ impl Account {
         if let Some(mut window) = self.windows().remove(&ask.ino) {
             if window.logical == ask.logical {
                 let count = left.min(window.run.count);
+                self.spend(ask.ino, count);
                 runs.push(Run { first: window.run.first, count });
                 left -= count;
                 window.run =
@@ -155,7 +156,7 @@ impl Account {
         let _groups = (left > 0).then(|| groups.lock());
         let mut goal = runs.last().map_or(ask.goal, |run| Pblk(run.first.get() + run.count));
         while left > 0 {
-            let available = self.available_for_data(blocks.ground());
+            let available = self.available_for_data(blocks.ground(), Some(ask.ino));
             if runs.len() == RUNS || available < left {
                 return Err(Error::NoSpace);
             }
@@ -163,6 +164,7 @@ impl Account {
             let most = left.saturating_add(extra).min(available);
             let run = self.claim_run(blocks, &Wish { goal, least: 1, most, limit: ask.limit })?;
             let count = left.min(run.count);
+            self.spend(ask.ino, count);
             runs.push(Run { first: run.first, count });
             left -= count;
             goal = Pblk(run.first.get() + run.count);
@@ -184,7 +186,7 @@ impl Account {
         let _groups = groups.lock();
         let (mut left, mut goal) = (ask.count, ask.goal);
         while left > 0 {
-            if self.available_for_data(blocks.ground()) < left {
+            if self.available_for_data(blocks.ground(), Some(ask.ino)) < left {
                 return Err(Error::NoSpace);
             }
             let mut wish = Wish { goal, least: left, most: left, limit: ask.limit };
@@ -195,6 +197,7 @@ impl Account {
                 }
                 run => run?,
             };
+            self.spend(ask.ino, run.count);
             runs.push(run);
             left -= run.count;
             goal = Pblk(run.first.get() + run.count);

@@ -7,7 +7,9 @@
 //!
 //! # Promises
 //! A conversion must not run out of space, since its data is already written. So the map blocks it may need are
-//! promised before the data is sent ([`FreeSpace::promise`]), and nobody else gets them.
+//! promised before the data is sent ([`FreeSpace::promise`]), and nobody else gets them. A buffered write allocates
+//! when its pages go home: its blocks are promised to the file at once ([`FreeSpace::promise_late`]), so that the write
+//! itself fails if there are none.
 
 use super::Space;
 use super::claims::Windows;
@@ -22,6 +24,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use uext4_ondisk::ext4::Timestamp;
@@ -50,8 +53,18 @@ pub(super) struct Account {
     /// Free according to the bitmaps; starts with the sum of the descriptors at open.
     free: u64,
     promised: u64,
+    /// The part of it that was promised to the pages of a file, which allocate when they go home.
+    late: HashMap<Ino, Late>,
     /// Reserved: not for file data.
     set_aside: u64,
+}
+
+/// What was promised to the pages of a file.
+#[derive(Default)]
+struct Late {
+    clusters: u64,
+    /// Some of the pages go home now. What else the file allocates gets none of it.
+    goes_home: bool,
 }
 
 impl Account {
@@ -60,9 +73,25 @@ impl Account {
         self.free.saturating_sub(self.kept(ground)).saturating_sub(self.promised)
     }
 
-    /// The same for file data: without the reserved clusters.
-    pub(super) fn available_for_data(&self, ground: &Ground) -> u64 {
-        self.available(ground).saturating_sub(self.set_aside)
+    /// The same for data of a file: without the reserved clusters, with those promised to its pages.
+    pub(super) fn available_for_data(&self, ground: &Ground, ino: Option<Ino>) -> u64 {
+        let promised = self.promised.saturating_sub(self.late_of(ino));
+        let kept = self.kept(ground).saturating_add(promised).saturating_add(self.set_aside);
+        self.free.saturating_sub(kept)
+    }
+
+    fn late_of(&self, ino: Option<Ino>) -> u64 {
+        let late = ino.and_then(|ino| self.late.get(&ino)).filter(|late| late.goes_home);
+        late.map_or(0, |late| late.clusters)
+    }
+
+    /// Clusters were taken for a file: if its pages go home, those promised to them first.
+    pub(super) fn spend(&mut self, ino: Ino, clusters: u64) {
+        if let Some(late) = self.late.get_mut(&ino).filter(|late| late.goes_home) {
+            let spent = clusters.min(late.clusters);
+            late.clusters -= spent;
+            self.promised -= spent;
+        }
     }
 
     /// Clusters that are free on the volume but unavailable: they wait for a commit or are claimed.
@@ -102,26 +131,40 @@ impl FreeSpace {
         let size = u64::from(ground.superblock.geometry.cluster_blocks());
         let set_aside = if ground.uses_reserved { 0 } else { set_aside(&ground.superblock) / size };
         let (allocator, windows) = (Allocator::new(ground), Windows::new());
-        let account = Account { allocator, windows, free: ground.free_clusters, promised: 0, set_aside };
+        let account = Account {
+            allocator,
+            windows,
+            free: ground.free_clusters,
+            promised: 0,
+            late: HashMap::new(),
+            set_aside,
+        };
         Arc::new(FreeSpace { account: Mutex::new(account), groups: Groups::default() })
     }
 
     /// As [`Allocator::allocate`], from blocks that are neither promised to others nor reserved. Leaves `spare`
-    /// clusters, which the map may need for the new blocks.
+    /// clusters, which the map may need for the new blocks. `data_of`: the file whose data they are for, if any.
     ///
     /// # Errors
     /// As of [`Allocator::allocate`].
-    pub(crate) fn allocate(&self, blocks: &mut impl Blocks, wish: &Wish, spare: u64) -> Result<Run> {
+    pub(crate) fn allocate(
+        &self,
+        blocks: &mut impl Blocks,
+        data_of: Option<Ino>,
+        wish: &Wish,
+        spare: u64,
+    ) -> Result<Run> {
         let size = u64::from(blocks.ground().superblock.geometry.cluster_blocks());
         let mut account = self.account.lock();
         let available =
-            account.available_for_data(blocks.ground()).saturating_sub(spare).saturating_mul(size);
+            account.available_for_data(blocks.ground(), data_of).saturating_sub(spare).saturating_mul(size);
         if available < wish.least {
             return Err(Error::NoSpace);
         }
         let _groups = self.groups.lock();
         let run = account.allocator.allocate(blocks, &Wish { most: wish.most.min(available), ..*wish })?;
         account.taken(run.count / size);
+        data_of.into_iter().for_each(|ino| account.spend(ino, run.count / size));
         Ok(run)
     }
 
@@ -173,27 +216,64 @@ impl FreeSpace {
         check_inode_used(blocks, ino)
     }
 
-    /// Reserves clusters for the holder of the result.
+    /// Reserves clusters for the holder of the result. Pages of the file `ino` that go home may use those promised to
+    /// them.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub(crate) fn promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Result<Promise> {
-        self.promise_in(self.account.lock(), ground, clusters).ok_or(Error::NoSpace)
+    pub(crate) fn promise(self: &Arc<Self>, ground: &Ground, ino: Ino, clusters: u64) -> Result<Promise> {
+        self.promise_in(self.account.lock(), ground, ino, clusters).ok_or(Error::NoSpace)
+    }
+
+    /// Reserves clusters for the pages of a file ([`FreeSpace::go_home`]), and the first time `more` for its map.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn promise_late(&self, ground: &Ground, ino: Ino, clusters: u64, more: u64) -> Result<()> {
+        let mut account = self.account.lock();
+        let clusters = if account.late.contains_key(&ino) { clusters } else { clusters + more };
+        if account.available_for_data(ground, None) < clusters {
+            return Err(Error::NoSpace);
+        }
+        account.promised += clusters;
+        account.late.entry(ino).or_default().clusters += clusters;
+        Ok(())
+    }
+
+    /// Takes back what is left of it.
+    pub(crate) fn end_late(&self, ino: Ino) {
+        let mut account = self.account.lock();
+        if let Some(left) = account.late.remove(&ino) {
+            account.promised -= left.clusters;
+        }
+    }
+
+    /// Pages of a file begin to go home, or are there: in between, its allocations use up the promises.
+    pub(crate) fn go_home(&self, ino: Ino, begins: bool) {
+        if let Some(late) = self.account.lock().late.get_mut(&ino) {
+            late.goes_home = begins;
+        }
+    }
+
+    /// Clusters that are promised to pages of files.
+    pub(crate) fn late_clusters(&self) -> u64 {
+        self.account.lock().late.values().map(|late| late.clusters).sum()
     }
 
     /// The same, or `None` if it would have to wait: for the lock, which is held over reads of metadata, or for a
     /// commit.
-    pub(crate) fn try_promise(self: &Arc<Self>, ground: &Ground, clusters: u64) -> Option<Promise> {
-        self.promise_in(self.account.try_lock()?, ground, clusters)
+    pub(crate) fn try_promise(self: &Arc<Self>, ground: &Ground, ino: Ino, clusters: u64) -> Option<Promise> {
+        self.promise_in(self.account.try_lock()?, ground, ino, clusters)
     }
 
     fn promise_in(
         self: &Arc<Self>,
         mut account: MutexGuard<'_, Account>,
         ground: &Ground,
+        ino: Ino,
         clusters: u64,
     ) -> Option<Promise> {
-        if account.available(ground) < clusters {
+        if account.available(ground) + account.late_of(Some(ino)) < clusters {
             return None;
         }
         account.promised += clusters;
@@ -301,12 +381,14 @@ impl Nodes<'_> {
             return Ok(Vec::new());
         }
         let mut account = self.space.lock();
-        if !promised && account.available(blocks.ground()) < count as u64 {
+        let available = account.available(blocks.ground()) + account.late_of(Some(ino));
+        if !promised && available < count as u64 {
             return Err(Error::NoSpace);
         }
         let _groups = self.space.groups.lock();
         let taken = account.allocator.take(blocks, ino, count, limit)?;
         account.taken(count as u64);
+        account.spend(ino, count as u64);
         Ok(taken)
     }
 }

@@ -124,7 +124,12 @@ impl Files<'_> {
         let inside = hole.blocks.start % size;
         let reach = Form::of(&draft.disk).map_or(0, Form::reach);
         let most = u64::from(inside + wanted);
-        let run = self.space.allocate(blocks, &Wish { goal, least: 1, most, limit: reach }, nodes)?;
+        let run = self.space.allocate(
+            blocks,
+            Some(draft.ino),
+            &Wish { goal, least: 1, most, limit: reach },
+            nodes,
+        )?;
         let length = (run.count as u32 - inside).min(wanted);
         let extent =
             Extent { logical, length, physical: Pblk(run.first.get() + u64::from(inside)), unwritten: true };

@@ -134,7 +134,8 @@ impl Files<'_> {
             // The conversion's promise covers the map blocks for one run.
             let more = claim.runs().len() as u64 - 1;
             let levels = u64::from(self.depth(inode)) + 2;
-            let promise = (more > 0).then(|| self.space.promise(self.state, more * levels)).transpose()?;
+            let promise =
+                (more > 0).then(|| self.space.promise(self.state, inode.ino(), more * levels)).transpose()?;
             Ok(Appending { blocks, claim, _promise: promise })
         });
         match asked {

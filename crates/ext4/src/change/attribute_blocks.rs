@@ -204,7 +204,7 @@ impl Files<'_> {
             (Target::New | Target::InPlace, old) => {
                 let goal = old.as_ref().map_or(draft.place.0, |old| old.block);
                 let wish = Wish { goal, least: 1, most: 1, limit: 1 << 48 };
-                let block = self.space.allocate(blocks, &wish, 0)?.first;
+                let block = self.space.allocate(blocks, None, &wish, 0)?.first;
                 let bytes = change.list.encode_block(1, block, superblock)?;
                 blocks.describe(block, Role::Attributes);
                 blocks.fresh(block, |new| new.copy_from_slice(&bytes))?;

@@ -43,7 +43,7 @@ impl Files<'_> {
     pub(crate) fn promise_clear(&self, inode: &Inode) -> Result<Promise> {
         // Splits happen at both ends of the range, and where an extent is too long to be unwritten.
         let nodes = 2 * (u64::from(self.depth(inode)) + 2) * edit::copies(self.state) as u64;
-        self.with_room(|| self.space.promise(self.state, nodes))
+        self.with_room(|| self.space.promise(self.state, inode.ino(), nodes))
     }
 
     /// Returns the block to continue from.

@@ -170,7 +170,7 @@ impl Files<'_> {
         let extents = maps_extents(superblock, &draft.disk);
         let reach = if extents { Form::Extents.reach() } else { Form::Pointers.reach() };
         let wish = Wish { goal: self.home(draft.ino), least: 1, most: 1, limit: reach };
-        let run = match self.space.allocate(blocks, &wish, 0) {
+        let run = match self.space.allocate(blocks, None, &wish, 0) {
             Ok(run) => run,
             Err(full) if full.is_full() => return Ok(Err(full)),
             Err(error) => return Err(error),

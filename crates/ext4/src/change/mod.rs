@@ -134,12 +134,28 @@ impl Files<'_> {
     /// [`Error::NoSpace`]; those of reading the groups.
     pub(crate) fn promise(&self, inode: &Inode, blocks: Range<u64>) -> Result<Promise> {
         let clusters = self.nodes_of_ends(inode, &blocks);
-        self.with_room(|| self.space.promise(self.state, clusters))
+        self.with_room(|| self.space.promise(self.state, inode.ino(), clusters))
+    }
+
+    /// Reserves blocks for pages of a file that are not in its map yet.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; [`Error::NotSupported`] if limits of quota hold for the file: they are checked where blocks
+    /// are allocated.
+    pub(crate) fn promise_late(&self, inode: &Inode, blocks: u64) -> Result<()> {
+        if inode.is_limited() {
+            return Err(Error::NotSupported("promises under limits of quota"));
+        }
+        // With clusters each block may need one of its own. A node of the map that was split has room for 42 extents at
+        // the least. What a conversion reserves is returned, so that is needed once.
+        let clusters = blocks + blocks.div_ceil(32);
+        let more = 2 * self.nodes_of_ends(inode, &(0..u64::from(u32::MAX)));
+        self.with_room(|| self.space.promise_late(self.state, inode.ino(), clusters, more))
     }
 
     /// The same, or `None` if that would have to wait.
     pub(crate) fn try_promise(&self, inode: &Inode, blocks: Range<u64>) -> Option<Promise> {
-        self.space.try_promise(self.state, self.nodes_of_ends(inode, &blocks))
+        self.space.try_promise(self.state, inode.ino(), self.nodes_of_ends(inode, &blocks))
     }
 
     /// Each end of a conversion may split a leaf and all nodes above it.

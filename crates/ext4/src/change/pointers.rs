@@ -111,7 +111,7 @@ impl Files<'_> {
         };
         let most = u64::from(hole.blocks.end - hole.blocks.start);
         let wish = Wish { goal: hole.goal, least: 1, most, limit: Form::Pointers.reach() };
-        let run = match self.space.allocate(blocks, &wish, nodes) {
+        let run = match self.space.allocate(blocks, Some(draft.ino), &wish, nodes) {
             Err(refused) if is_refusal(&refused) => return Ok(Err(refused)),
             run => run?,
         };

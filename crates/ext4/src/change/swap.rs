@@ -144,7 +144,7 @@ impl Files<'_> {
             return Err(Error::Invalid(what));
         }
         let nodes = (new.len() as u64 + 2) * (u64::from(levels) + 2) * edit::copies(self.state) as u64;
-        let _promise = self.space.promise(self.state, nodes)?;
+        let _promise = self.space.promise(self.state, inode.ino(), nodes)?;
         Journaled::run(self.state, "swap blocks", credits, |blocks| {
             let mut edit = inode.edit(blocks)?;
             if inode.is_limited() {

@@ -236,7 +236,7 @@ impl Files<'_> {
         let nodes = edit::nodes(blocks, &draft, std::slice::from_ref(&range))? as u64;
         let limit = Form::of(&draft.disk).map_or(0, Form::reach);
         let wish = Wish { goal: self.home(ino), least: 1, most: wanted.into(), limit };
-        let run = match self.space.allocate(blocks, &wish, nodes) {
+        let run = match self.space.allocate(blocks, None, &wish, nodes) {
             Err(full) if full.is_full() => return Ok(Err(full)),
             run => run?,
         };

@@ -17,15 +17,15 @@ const POS_MAX: u64 = i64::MAX as u64;
 /// - **End of the file**: a read at or past it returns 0 bytes.
 /// - **`write`** writes all of its bytes, in holes and past the end too. A volume that gets no blocks refuses that with
 ///   [`Error::NeedsAllocation`], and nothing changed.
-/// - **`flush`** does nothing: the cursor has no buffer, and every write reaches the device before it returns.
+/// - **`flush`** does nothing: the cursor has no buffer of its own. [`File::write_any_at`] says when bytes reach the
+///   device.
 /// - **Durability** comes from [`File::sync_data`] and [`File::sync_all`] ([`Cursor::file`]), as after every write
 ///   without flags.
 /// - **Errors**: the [`io::Error`] carries an [`Error`].
 ///
-/// If the device fails in the middle of a `write`, any part of its bytes may have been written. The aligned part goes
-/// directly to the device, the rest through a bounce buffer, as with [`File::read_any_at`] and [`File::write_any_at`].
-/// Each call costs at least one device request: for small pieces, wrap the cursor in a [`io::BufReader`] or
-/// [`io::BufWriter`].
+/// If a `write` fails in the middle, any part of its bytes may have been written. Reads and writes go over pages, as
+/// with [`File::read_any_at`] and [`File::write_any_at`]; on a file opened with
+/// [`OpenOptions::direct`](crate::OpenOptions::direct) each costs at least one device request.
 #[derive(Debug, Clone)]
 pub struct Cursor {
     file: File,

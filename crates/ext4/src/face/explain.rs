@@ -355,11 +355,25 @@ impl Facts<'_> {
             (GateMode::Exclusive, false) if self.plan().drops_privileges => {
                 "gate: exclusive to the end, as this write strips the file's privileges".into()
             }
+            (GateMode::Exclusive, false) if self.outlook.view.disk_size.is_cached() => {
+                "gate: exclusive to the end, as the file has pages in memory".into()
+            }
             (GateMode::Exclusive, false) => "gate: exclusive while it allocates".into(),
             (GateMode::Exclusive, true) => "gate: exclusive, after draining all requests in flight".into(),
         });
         if !self.plan().counted {
             lines.push("in-flight counter: untouched, the gate is held until the end".into());
+        }
+        if self.outlook.view.disk_size.is_cached() {
+            lines.push(match write {
+                true => {
+                    "pages: newer ones that it touches go home first, and all that it touches are dropped"
+                        .into()
+                }
+                false => {
+                    "pages: bytes that are in memory are taken from there, the rest from the device".into()
+                }
+            });
         }
         if self.plan().drops_privileges {
             let text = "privileges: set-user-id, set-group-id or capabilities of the file are taken away first, in a \

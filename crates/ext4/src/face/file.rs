@@ -18,8 +18,8 @@ use uext4_ondisk::Ino;
 /// An open file. Cloning shares the inode; all calls may come from any thread.
 ///
 /// `read_at` and `write_at` are direct: position, length and memory must obey the device's alignment, or the call fails
-/// and transfers nothing. [`File::read_any_at`] and [`File::write_any_at`] take any bytes; [`File::cursor`] does so
-/// with a position.
+/// and transfers nothing. [`File::read_any_at`] and [`File::write_any_at`] take any bytes and are buffered;
+/// [`File::cursor`] does so with a position.
 #[derive(Clone)]
 pub struct File {
     open: OpenFile<Ext4>,
@@ -93,9 +93,9 @@ impl File {
         self.open.inode.ino()
     }
 
-    /// Size in bytes.
+    /// Size in bytes, with what buffered writes have added.
     pub fn size(&self) -> u64 {
-        self.open.state().size()
+        self.open.state().visible_size()
     }
 
     /// Attributes, including times of overwrites that are not on disk yet.
@@ -143,18 +143,25 @@ impl File {
         self.open.priority.around(call)?
     }
 
-    /// Reads any bytes into any memory.
+    /// Reads any bytes into any memory, over pages unless the file was opened with
+    /// [`OpenOptions::direct`](crate::OpenOptions::direct). Returns the bytes read: fewer at the end of the file.
     pub fn read_any_at(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        self.prioritized(|| self.engine.read_any(&self.open, buf, pos))
+        self.prioritized(|| self.engine.read_buffered(&self.open, buf, pos))
     }
 
-    /// Overwrites any bytes from any memory. The edges are read, modified and written back with the gate held
-    /// exclusively.
+    /// Writes any bytes from any memory. Without flags it is done when the bytes are in pages: the device gets them at
+    /// a sync, later, or when the last writer closes the file. With flags, or if the file was opened with
+    /// [`OpenOptions::direct`](crate::OpenOptions::direct), it goes to the device at once, and its edges are read,
+    /// modified and written back with the gate held exclusively.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Limit`]: a part of the bytes may have been written. A failure to write pages home
+    /// is told by the next sync of every open file.
     pub fn write_any_at(&self, buf: &[u8], pos: u64, flags: WriteFlags) -> Result<usize> {
         if flags.contains(WriteFlags::ATOMIC) {
             return self.prioritized(|| self.engine.write_atomic(&self.open, buf, pos, flags));
         }
-        self.prioritized(|| self.engine.write_any(&self.open, buf, pos, flags))
+        self.prioritized(|| self.engine.write_buffered(&self.open, buf, pos, flags))
     }
 
     /// Notes a write at this moment in the times of the file, for bytes that [`File::write_noted_at`] writes later. For
@@ -190,9 +197,7 @@ impl File {
             return Err(Error::WouldBlock("an append changes the size, which needs the gate exclusively"));
         }
         let _one_at_a_time = tail.turn.lock();
-        let end = self.size();
-        self.prioritized(|| self.engine.write_any(&tail.open, buf, end, flags))?;
-        Ok(end)
+        self.prioritized(|| self.engine.append_buffered(&tail.open, buf, flags))
     }
 
     /// As `fdatasync`: completed writes, and the metadata needed to read them back, survive a crash.
@@ -227,6 +232,7 @@ impl File {
 
     /// The first pieces of `range`, which begins inside the file.
     pub(crate) fn pieces(&self, range: Range, pieces: &mut Pieces) -> Result<()> {
+        self.engine.write_pages_of(&self.open)?;
         self.engine.map(&self.open, range, pieces)
     }
 }

@@ -7,12 +7,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use uext4_ondisk::{CorruptKind, Ino};
 
-/// A reference to an inode, together with its volume. Dropping the last one writes the times of overwrites, releases
-/// claimed blocks and frees an unlinked inode. Some of it starts handles, so drop it without holding a lock.
+/// A reference to an inode, together with its volume. Dropping the last one writes pages home and the times of
+/// overwrites, releases claimed blocks and frees an unlinked inode. Some of it starts handles, so drop it without
+/// holding a lock.
 ///
 /// Internal code holds a plain `Arc` and may drop it anywhere: for an unlinked inode that only records the number
 /// (`inode/leave.rs`), and the next `Held` to be dropped, change or tick frees it.
-#[derive(Clone)]
 pub(crate) struct Held {
     /// `None` only during the drop.
     inode: Option<Arc<Inode>>,
@@ -23,11 +23,13 @@ pub(crate) struct Held {
 impl Held {
     /// A reference for reading.
     pub(crate) fn new(inode: Arc<Inode>, shared: Arc<Shared>) -> Held {
+        inode.hold(false);
         Held { inode: Some(inode), writes: false, shared }
     }
 
     /// A reference that may write.
     pub(crate) fn for_writing(inode: Arc<Inode>, shared: Arc<Shared>) -> Held {
+        inode.hold(true);
         Held { inode: Some(inode), writes: true, shared }
     }
 
@@ -57,6 +59,15 @@ impl Held {
     }
 }
 
+impl Clone for Held {
+    fn clone(&self) -> Held {
+        if let Some(inode) = &self.inode {
+            inode.hold(self.writes);
+        }
+        Held { inode: self.inode.clone(), writes: self.writes, shared: self.shared.clone() }
+    }
+}
+
 impl Deref for Held {
     type Target = Arc<Inode>;
 
@@ -74,6 +85,9 @@ impl Drop for Held {
         // After a fork, the child must leave the parent's volume alone.
         if !self.shared.is_ours() {
             return;
+        }
+        if inode.let_go(self.writes) {
+            self.shared.engine.end_pages(&inode);
         }
         let files = self.shared.fs.files();
         if self.writes {

@@ -109,11 +109,13 @@ impl Volume {
             check(self.superblock(), &inode)?;
             privileges::note(self.state(), &inode)?;
         }
+        // Limits of quota are checked where blocks are allocated: at once.
+        let direct = options.direct || options.limited;
         let switches = options.switches.unwrap_or(self.shared.options.switches);
         let accesses = self.state().atime != Atime::Off;
         let open = |readable, writable| {
             let open = OpenFile::new(inode.clone(), readable, writable, switches);
-            open.with_priority(options.priority).with_access(accesses)
+            open.with_priority(options.priority).with_access(accesses).with_direct(direct)
         };
         let tail = options.append.then(|| open(false, true));
         let open = open(options.read, options.write);

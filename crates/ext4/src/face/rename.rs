@@ -4,11 +4,13 @@ use super::node::Node;
 use super::volume::Volume;
 use crate::ground::error::{Error, Result};
 use crate::inode::Inode;
+use crate::inode::metadata::FileKind;
 use crate::operations::path;
 use crate::operations::rename::{self, Place, RenameFlags};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use uext4_iomap::{OpenFile, Switches};
 
 impl Node {
     /// Renames `name` in this directory to `new_name` in the directory `to`, which may be the same one. What has the
@@ -44,6 +46,11 @@ impl Node {
         if !Arc::ptr_eq(self.held.shared(), to.held.shared()) {
             return Err(Error::OtherVolume);
         }
+        if volume.has_late_writes()
+            && let Ok(moved) = self.look_up(name.as_ref())
+        {
+            volume.write_late(&moved.held)?;
+        }
         let from = Place { directory: &self.held, name: name.as_ref(), slash: false };
         let to = Place { directory: &to.held, name: new_name.as_ref(), slash: false };
         rename::rename(&volume.shared.fs, from, to, flags)
@@ -73,6 +80,11 @@ impl Volume {
     ) -> Result<()> {
         self.check_changes()?;
         flags.check()?;
+        if self.has_late_writes()
+            && let Ok(moved) = self.resolve_inode(from.as_ref(), false)
+        {
+            self.write_late(&moved)?;
+        }
         let [from, to] = [from.as_ref(), to.as_ref()].map(|path| path.as_os_str().as_bytes());
         let (old, new) = (self.end_of(from)?, self.end_of(to)?);
         let busy = || Error::InUse("the path: it ends in `.` or `..`, or is the root".into());
@@ -84,6 +96,21 @@ impl Volume {
         let from = Place { directory: &from_directory, name: &name, slash: from.ends_with(b"/") };
         let to = Place { directory: &to_directory, name: &new_name, slash: to.ends_with(b"/") };
         rename::rename(&self.shared.fs, from, to, flags)
+    }
+
+    /// Whether some buffered writes are in memory only.
+    fn has_late_writes(&self) -> bool {
+        self.engine().page_bytes().1 > 0
+    }
+
+    /// Writes the pages of a file home before it gets another name: programs replace files in this way, and after a
+    /// crash the name must not lead to a file without its contents.
+    fn write_late(&self, inode: &Arc<Inode>) -> Result<()> {
+        if inode.kind() != FileKind::Regular {
+            return Ok(());
+        }
+        let open = OpenFile::new(Arc::clone(inode), true, false, Switches::ON);
+        self.engine().write_pages_of(&open)
     }
 
     /// The directory that a path leads to, and the last name.

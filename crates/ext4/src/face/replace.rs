@@ -49,7 +49,7 @@ impl Volume {
         let owner = Caller::new(options.owner.0, options.owner.1);
         let new = NewFile::of_open(&owner, &options);
         let begun = replace::begin(&self.shared.fs, path.as_ref().as_os_str().as_bytes(), &new)?;
-        let open = OpenOptions { read: true, write: true, ..OpenOptions::new() };
+        let open = OpenOptions { read: true, write: true, direct: options.direct, ..OpenOptions::new() };
         let open = match options.switches {
             Some(switches) => open.switches(switches),
             None => open,
@@ -78,6 +78,8 @@ impl Replacement {
     pub fn finish(self) -> Result<File> {
         let Replacement { begun, file, shared } = self;
         shared.check_process()?;
+        // The name must not lead to a file whose bytes are in memory only.
+        shared.engine.write_pages_of(file.open_file())?;
         replace::finish(&shared.fs, begun)?;
         Ok(file)
     }

@@ -5,8 +5,7 @@ use crate::face::file::File;
 use crate::ground::error::{Error, Limit, Result};
 use crate::inode::{self, Inode};
 use crate::seam::Ext4;
-use uext4_iomap::gate::InodeGuard;
-use uext4_iomap::{Engine, MapKind, OpenFile, Pieces, Range, State};
+use uext4_iomap::{Engine, MapKind, OpenFile, Pieces, Range, Sole, State};
 use uext4_ondisk::ext4::InodeFlags;
 
 /// What [`File::fallocate`] does; the modes of Linux's `fallocate(2)`.
@@ -40,7 +39,7 @@ impl Fallocate {
 struct Alone<'f> {
     engine: &'f Engine<Ext4>,
     open: &'f OpenFile<Ext4>,
-    held: InodeGuard<'f>,
+    held: Sole<'f>,
     files: Files<'f>,
     inode: &'f Inode,
     /// Bytes of a block.
@@ -195,7 +194,7 @@ fn check_mode(
 pub(super) fn fallocate(
     engine: &Engine<Ext4>,
     open: &OpenFile<Ext4>,
-    held: InodeGuard<'_>,
+    held: Sole<'_>,
     mode: Fallocate,
     pos: u64,
     length: u64,
@@ -214,7 +213,7 @@ fn settle(engine: &Engine<Ext4>, open: &OpenFile<Ext4>) -> Result<()> {
 }
 
 impl<'f> Alone<'f> {
-    fn new(engine: &'f Engine<Ext4>, open: &'f OpenFile<Ext4>, held: InodeGuard<'f>) -> Self {
+    fn new(engine: &'f Engine<Ext4>, open: &'f OpenFile<Ext4>, held: Sole<'f>) -> Self {
         let fs = engine.fs();
         Alone { engine, open, held, files: fs.files(), inode: &open.inode, block: fs.block_size() }
     }

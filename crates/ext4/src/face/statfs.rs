@@ -44,7 +44,9 @@ impl Volume {
             free_inodes = free_inodes.saturating_add(descriptor.free_inodes.into());
         }
         let cluster = u64::from(geometry.cluster_blocks());
-        let free = free_clusters.saturating_mul(cluster);
+        // As with the kernel's delayed allocation, what was promised is not free.
+        let promised = self.shared.fs.late_clusters();
+        let free = free_clusters.saturating_sub(promised).saturating_mul(cluster);
         let overhead = state.overhead()?;
         Ok(StatFs {
             block_size: geometry.block_size(),

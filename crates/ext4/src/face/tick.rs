@@ -10,15 +10,20 @@ use uext4_iomap::{Engine, FileSystem};
 
 /// How long the times of an overwritten file may stay in memory only, given regular ticks.
 const TIMES_AGE: Duration = Duration::from_secs(30);
+/// How long bytes of a buffered write may stay in memory only.
+const PAGES_AGE: Duration = Duration::from_secs(5);
 /// Longest pause of the thread between two ticks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Commits a transaction that is older than the interval, and writes times that have waited long enough.
-pub(super) fn tick(fs: &Ext4, commit_interval: Duration) -> Result<()> {
+/// Commits a transaction that is older than the interval, and writes pages and times that have waited long enough.
+pub(super) fn tick(engine: &Engine<Ext4>, commit_interval: Duration) -> Result<()> {
+    let fs = engine.fs();
     if !fs.state.can_change() {
         return Ok(());
     }
     fs.check_alive()?;
+    // A failure is told by the next sync of the file.
+    let _told_later = engine.write_old_pages(PAGES_AGE);
     let times = fs.files().write_old_times(TIMES_AGE);
     if fs.state.running_for().is_some_and(|age| age >= commit_interval) {
         fs.state.commit_all()?;
@@ -27,16 +32,18 @@ pub(super) fn tick(fs: &Ext4, commit_interval: Duration) -> Result<()> {
 }
 
 /// Makes everything before this call durable: metadata changes, times, and completed data.
-pub(super) fn sync_all(fs: &Ext4, engine: &Engine<Ext4>) -> Result<()> {
+pub(super) fn sync_all(engine: &Engine<Ext4>) -> Result<()> {
+    let fs = engine.fs();
+    let pages = engine.write_all_pages();
     // Times are metadata too: the commit includes them.
     let times = if fs.state.can_change() { fs.files().write_old_times(Duration::ZERO) } else { Ok(()) };
     fs.state.commit_all()?;
     // Flush in any case: the commit may have had nothing to do, or have begun before the last data completed.
     engine.sync_many(&[], true)?;
-    times
+    pages.and(times)
 }
 
-/// A thread that calls `tick`. It holds the file system but not the volume, which may be dropped at any time: the drop
+/// A thread that calls `tick`. It holds the engine but not the volume, which may be dropped at any time: the drop
 /// stops the thread first.
 pub(super) struct Background {
     stop: Arc<Stop>,
@@ -68,13 +75,13 @@ impl Background {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the system cannot start a thread.
-    pub(super) fn start(fs: Arc<Ext4>, commit_interval: Duration) -> Result<Background> {
+    pub(super) fn start(engine: Arc<Engine<Ext4>>, commit_interval: Duration) -> Result<Background> {
         let stop = Arc::new(Stop::default());
         let (own, look) = (stop.clone(), (commit_interval / 4).clamp(Duration::from_millis(10), LOOK));
         let work = move || {
             while own.pause(look) {
                 // An aborted volume reports that to every caller. The thread has nothing left to do.
-                if matches!(tick(&fs, commit_interval), Err(Error::Aborted(_) | Error::Journal(_))) {
+                if matches!(tick(&engine, commit_interval), Err(Error::Aborted(_) | Error::Journal(_))) {
                     break;
                 }
             }

@@ -108,10 +108,11 @@ impl Shared {
 
     /// Frees unlinked inodes and writes all blocks home.
     fn end(&self) -> Result<()> {
+        let pages = if self.fs.check_alive().is_ok() { self.engine.write_all_pages() } else { Ok(()) };
         let files = self.fs.files();
         let released = files.free_all_left();
         let times = files.write_old_times(Duration::ZERO);
-        close::settle(&self.fs.state).and(released).and(times)
+        close::settle(&self.fs.state).and(pages).and(released).and(times)
     }
 }
 
@@ -202,7 +203,7 @@ impl Volume {
         let orphans = if options.write { survey(&state)? } else { Leftovers::default() };
         let fs = Ext4::new(state);
         fs.files().process_orphans(&orphans)?;
-        let engine = Arc::new(Engine::new(fs.clone(), device)?);
+        let engine = Arc::new(Engine::with_pages(fs.clone(), device, options.page_budget)?);
         fs.state.written.connect(engine.counters().clone());
         if let Some(heartbeat) = &heartbeat {
             let fs = Arc::downgrade(&fs);
@@ -213,7 +214,8 @@ impl Volume {
             }));
         }
         let ticks = options.write && options.background;
-        let background = ticks.then(|| Background::start(fs.clone(), options.commit_interval)).transpose()?;
+        let background =
+            ticks.then(|| Background::start(engine.clone(), options.commit_interval)).transpose()?;
         Ok(Volume {
             shared: Arc::new(Shared {
                 engine,
@@ -261,7 +263,7 @@ impl Volume {
         if !self.shared.is_ours() {
             return Err(blockdev::Error::Forked.into());
         }
-        tick(&self.shared.fs, self.shared.options.commit_interval)
+        tick(&self.shared.engine, self.shared.options.commit_interval)
     }
 
     /// Makes everything before this call durable, as `syncfs` does with a commit and a flush: names, sizes, attributes,
@@ -279,7 +281,13 @@ impl Volume {
             return Ok(());
         }
         self.shared.fs.check_alive()?;
-        sync_all(&self.shared.fs, &self.shared.engine)
+        sync_all(&self.shared.engine)
+    }
+
+    /// Bytes of files in memory for requests of any bytes, and how many of them are newer than the device. Both are
+    /// limited by [`VolumeOptions::page_budget`].
+    pub fn page_bytes(&self) -> (u64, u64) {
+        self.shared.engine.page_bytes()
     }
 
     pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {

@@ -32,7 +32,7 @@ impl Volume {
     /// # Errors
     /// Those of [`Volume::read`].
     pub fn read_up_to(&self, path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>> {
-        let file = self.open_file(path, OpenOptions::new().read(true))?;
+        let file = self.open_file(path, OpenOptions::new().read(true).direct(true))?;
         let size = file.size();
         if size > most {
             return Err(Error::FileTooLarge { size, most });

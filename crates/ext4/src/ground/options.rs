@@ -35,6 +35,7 @@ pub struct VolumeOptions {
     pub(crate) name_budget: usize,
     pub(crate) keeps_set_id: bool,
     pub(crate) atime: Atime,
+    pub(crate) page_budget: u64,
     pub(crate) commit_interval: Duration,
     pub(crate) background: bool,
     pub(crate) reserved: bool,
@@ -59,6 +60,7 @@ impl VolumeOptions {
             name_budget: 8 << 20,
             keeps_set_id: false,
             atime: Atime::Off,
+            page_budget: 64 << 20,
             commit_interval: Duration::from_secs(5),
             background: false,
             reserved: false,
@@ -116,6 +118,15 @@ impl VolumeOptions {
     #[must_use]
     pub fn name_budget(mut self, bytes: usize) -> Self {
         self.name_budget = bytes;
+        self
+    }
+
+    /// Most bytes of files in memory, for requests of any bytes ([`File::read_any_at`](crate::File::read_any_at) and
+    /// the like): 64 MiB unless set. At most half of them are newer than the device. 0: every request goes to the
+    /// device at once, as with [`OpenOptions::direct`].
+    #[must_use]
+    pub fn page_budget(mut self, bytes: u64) -> Self {
+        self.page_budget = bytes;
         self
     }
 
@@ -249,6 +260,7 @@ pub struct OpenOptions {
     pub(crate) generation: Option<u32>,
     pub(crate) priority: Priority,
     pub(crate) limited: bool,
+    pub(crate) direct: bool,
 }
 
 /// What an open does if the file does not exist.
@@ -283,6 +295,14 @@ impl OpenOptions {
     #[must_use]
     pub fn write(mut self, write: bool) -> Self {
         self.write = write;
+        self
+    }
+
+    /// Requests of any bytes go to the device at once, through a bounce buffer if they are not aligned, and nothing of
+    /// the file is kept in memory. Without it they are buffered: [`File::read_any_at`](crate::File::read_any_at).
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.direct = direct;
         self
     }
 

@@ -56,6 +56,10 @@ pub struct Inode {
     last_group: AtomicU32,
     /// Open files whose writes obey limits of quota.
     limited: AtomicU32,
+    /// Users of the crate that hold it.
+    holders: AtomicU32,
+    /// Those that may write.
+    writers: AtomicU32,
     /// Held by readers of its extended attributes, and exclusively while they change: they are in several places. Taken
     /// after the editor's turn.
     pub(crate) attributes: RwLock<()>,
@@ -134,6 +138,27 @@ impl Inode {
         self.core.lock().links == 0
     }
 
+    /// A user of the crate holds it from now on.
+    pub(crate) fn hold(&self, writes: bool) {
+        self.holders.fetch_add(1, Ordering::Relaxed);
+        if writes {
+            self.writers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A user lets go. Returns whether it was the last one, or the last one that may write.
+    pub(crate) fn let_go(&self, writes: bool) -> bool {
+        let last_writer = writes && self.writers.fetch_sub(1, Ordering::AcqRel) == 1;
+        self.holders.fetch_sub(1, Ordering::AcqRel) == 1 || last_writer
+    }
+
+    /// Whether nobody can read or write it any more: it has no name, awaits none, and no user holds it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.holders.load(Ordering::Acquire) == 0
+            && self.is_removed()
+            && !self.awaits_name.load(Ordering::Acquire)
+    }
+
     /// File type.
     pub(crate) fn kind(&self) -> FileKind {
         self.kind
@@ -157,6 +182,10 @@ impl Inode {
         let written = self.state.gate.last_write_ns();
         if written > core.told.written_ns {
             (metadata.modified, metadata.changed) = (timestamp(written), timestamp(written));
+        }
+        if self.kind == FileKind::Regular {
+            // Buffered writes may have gone past the end that the record has.
+            metadata.size = metadata.size.max(self.state.visible_size());
         }
         if self.last_access.ns() > core.told.accessed_ns {
             metadata.accessed = timestamp(self.last_access.ns());

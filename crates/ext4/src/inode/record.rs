@@ -148,6 +148,8 @@ impl Ground {
             awaits_name,
             last_group: AtomicU32::new(0),
             limited: AtomicU32::new(0),
+            holders: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
             leave,
             state,
         }

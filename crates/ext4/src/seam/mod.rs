@@ -50,6 +50,11 @@ impl Ext4 {
         self.space.close_windows();
     }
 
+    /// Clusters promised to pages that are not home yet.
+    pub(crate) fn late_clusters(&self) -> u64 {
+        self.space.late_clusters()
+    }
+
     /// Discards the free blocks of a group: see [`FreeSpace::trim_group`].
     pub(crate) fn trim_group(&self, group: Group, range: &Blocks, minimum: u64) -> Result<u64> {
         self.space.trim_group(&self.state, group, range, minimum)
@@ -181,6 +186,22 @@ impl FileSystem for Ext4 {
 
     fn drop_privileges(&self, inode: &Inode, _held: &InodeGuard<'_>) -> Result<()> {
         self.files().drop_privileges(inode)
+    }
+
+    fn promise(&self, inode: &Inode, blocks: u64) -> Result<()> {
+        self.files().promise_late(inode, blocks)
+    }
+
+    fn go_home(&self, inode: &Inode, begins: bool) {
+        self.space.go_home(inode.ino(), begins);
+    }
+
+    fn end_promise(&self, inode: &Inode) {
+        self.space.end_late(inode.ino());
+    }
+
+    fn is_gone(&self, inode: &Inode) -> bool {
+        inode.is_gone()
     }
 
     type Reserve = Promise;

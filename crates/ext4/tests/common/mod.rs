@@ -201,11 +201,16 @@ pub fn open_ro(device: Arc<dyn Device>) -> Volume {
 }
 
 pub fn read_write() -> OpenOptions {
-    OpenOptions::new().read(true).write(true)
+    OpenOptions::new().read(true).write(true).direct(true)
 }
 
 pub fn read_only() -> OpenOptions {
-    OpenOptions::new().read(true)
+    OpenOptions::new().read(true).direct(true)
+}
+
+/// For requests over pages.
+pub fn buffered() -> OpenOptions {
+    read_write().direct(false)
 }
 
 /// Why `explain` says that a write to the file is refused.

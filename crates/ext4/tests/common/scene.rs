@@ -2,7 +2,7 @@
 //! acknowledgement is recorded after it.
 
 use super::ledger::Mark;
-use super::{assert_same_bytes, patterned, read_all, read_write};
+use super::{assert_same_bytes, buffered, patterned, read_all};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Scene {
         let Scene { files, rng, number, operations, .. } = self;
         let (teller, nameless) = (Some(teller), Vec::new());
         let open = |(path, made): (String, Made)| {
-            let file = volume.open_file(&path, read_write()).unwrap();
+            let file = volume.open_file(&path, buffered()).unwrap();
             (path, Made { file, bytes: made.bytes })
         };
         let files: BTreeMap<String, Made> = files.into_iter().map(open).collect();
@@ -91,7 +91,7 @@ impl Scene {
 
     /// Adds an existing file to the model.
     pub fn adopt(&mut self, path: &str) {
-        let file = self.volume.open_file(path, read_write()).unwrap();
+        let file = self.volume.open_file(path, buffered()).unwrap();
         let bytes = read_all(&file);
         self.files.insert(path.into(), Made { file, bytes });
     }
@@ -103,7 +103,7 @@ impl Scene {
             let bytes = Some(Arc::new(Vec::new()));
             self.mark(Mark::Begun { path: path.into(), bytes, moves: false });
         }
-        let file = self.volume.open_file(path, read_write().create_new(true)).unwrap();
+        let file = self.volume.open_file(path, buffered().create_new(true)).unwrap();
         assert!(self.files.insert(path.into(), Made { file, bytes: Vec::new() }).is_none());
     }
 

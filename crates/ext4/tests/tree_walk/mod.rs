@@ -313,7 +313,7 @@ impl Walk {
         let name = self.name(directory);
         let caller = self.owner();
         let node = self.node(directory).make_unnamed(0o640, &caller).unwrap();
-        let file = node.open(OpenOptions::new().write(true)).unwrap();
+        let file = node.open(OpenOptions::new().write(true).direct(true)).unwrap();
         file.write_any_at(b"written before it had a name", 0, WriteFlags::empty()).unwrap();
         if self.rng.below(3) == 0 {
             return;
@@ -386,7 +386,8 @@ impl Walk {
 
     fn contents(&mut self) {
         let Some(id) = self.pick(|thing| matches!(thing.kind, Kind::File(_))) else { return };
-        let file = self.node(id).open(OpenOptions::new().write(true)).unwrap();
+        // Direct, so that contents are in order with names after a kill.
+        let file = self.node(id).open(OpenOptions::new().write(true).direct(true)).unwrap();
         let (pos, length) = self.part();
         let thing = self.model.things.get_mut(&id).unwrap();
         let Kind::File(bytes) = &mut thing.kind else { return };

@@ -66,12 +66,12 @@ impl Served {
         }
         let appends = writes && only_grows;
         // The kernel reads through any open file.
-        let options = OpenOptions::new().read(true).limited(writes && !request.is_root());
+        let options = OpenOptions::new().read(true).direct(true).limited(writes && !request.is_root());
         let options = options.write(writes && !appends).append(appends);
         let file = match truncates {
             true if writes => node.open(options.truncate(true))?,
             true => {
-                node.open(OpenOptions::new().write(true).truncate(true))?;
+                node.open(OpenOptions::new().write(true).direct(true).truncate(true))?;
                 node.open(options)?
             }
             false => node.open(options)?,

@@ -11,6 +11,7 @@ use crate::counters::Counter;
 use crate::door::{Part, Payload};
 use crate::error::Error;
 use crate::fs::FileSystem;
+use crate::inode::InodeState;
 use crate::mapping::{Piece, Pieces, Range, State};
 use crate::nowait::NOWAIT_MAX;
 use crate::plan::{Durability, Plan, ReadFlags};
@@ -18,6 +19,11 @@ use uext4_blockdev::{Buffer, Op, Priority, Wait};
 
 /// Longest device request: below the kernel's limit of 2 GiB - 4 KiB for one transfer.
 const PART_MAX: u64 = 1 << 30;
+
+/// Whether reads of a file are copies: of what the file system holds, or of pages.
+fn is_copied(state: &InodeState) -> bool {
+    state.kind().is_held() || state.is_cached()
+}
 
 impl<F: FileSystem> QueueState<F> {
     pub(super) fn read_general(
@@ -38,11 +44,11 @@ impl<F: FileSystem> QueueState<F> {
         self.file(slot)?.file.check_readable()?;
         self.engine.note_access(&self.file(slot)?.file);
         let copies = self.engine.capabilities.dax.is_some();
-        if copies || self.file(slot)?.file.state().kind().is_held() {
+        if copies || is_copied(self.file(slot)?.file.state()) {
             return self.read_copied(slot, pos, payload, flags, tag);
         }
         let ticket = self.enter(index, nowait)?;
-        if self.file(slot)?.file.state().kind().is_held() {
+        if is_copied(self.file(slot)?.file.state()) {
             // Since the look above.
             drop(ticket);
             return self.read_copied(slot, pos, payload, flags, tag);

@@ -22,16 +22,17 @@ use crate::door::Payload;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
-use crate::gate::InodeGuard;
 use crate::owner_lock::Owner;
 use crate::pipeline::Mapping;
 use crate::plan::{Durability, ReadFlags, WriteFlags};
+use crate::write_back::Sole;
 pub use attach::FileSlot;
 pub(crate) use core::{QueueCore, QueueState};
 use slot::Kind;
 pub(crate) use slot::{Label, Slot};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use uext4_blockdev::{Buffer, BufferPool, Process, QueueFacts, QueueOptions};
 
@@ -212,14 +213,14 @@ impl<F: FileSystem> IoQueue<F> {
         self.core.lock().sync(slot, true, tag)
     }
 
-    /// Changes size or blocks of a file: `change` gets its gate, held exclusively and drained. The change is done when
-    /// this returns; its outcome is delivered as a completion of 0 bytes. Other requests of this queue progress during
-    /// the wait.
+    /// Changes size or blocks of a file: `change` gets its gate, held exclusively and drained, without pages. The
+    /// change is done when this returns; its outcome is delivered as a completion of 0 bytes. Other requests of this
+    /// queue progress during the wait.
     pub fn change(
         &mut self,
         slot: FileSlot,
         tag: u64,
-        change: impl FnOnce(&OpenFile<F>, InodeGuard<'_>) -> Result<(), F::Error>,
+        change: impl FnOnce(&OpenFile<F>, Sole<'_>) -> Result<(), F::Error>,
     ) -> Result<(), F::Error> {
         self.check_process()?;
         self.core.lock().change(slot, tag, change)
@@ -308,7 +309,7 @@ impl<F: FileSystem> QueueState<F> {
         &mut self,
         slot: FileSlot,
         tag: u64,
-        change: impl FnOnce(&OpenFile<F>, InodeGuard<'_>) -> Result<(), F::Error>,
+        change: impl FnOnce(&OpenFile<F>, Sole<'_>) -> Result<(), F::Error>,
     ) -> Result<(), F::Error> {
         self.engine.fs.check_alive()?;
         let file = self.file(slot)?.file.clone();
@@ -316,7 +317,8 @@ impl<F: FileSystem> QueueState<F> {
         if self.free.is_empty() {
             return Err(Error::QueueFull.into());
         }
-        let held = file.state().gate.lock_exclusive(true, &mut || self.help());
+        let engine = self.engine.clone();
+        let held = engine.be_alone(&file, true, &mut || self.help())?;
         let result = change(&file, held).map(|()| 0);
         self.deliver_at_once(tag, result, Payload::None);
         Ok(())
@@ -327,9 +329,39 @@ impl<F: FileSystem> QueueState<F> {
         self.engine.fs.check_alive()?;
         let index = self.index(slot)?;
         let durability = if all { Durability::Fsync } else { Durability::Datasync };
+        if self.file(slot)?.file.state().pages().is_some() {
+            return self.sync_pages(slot, index, durability, tag);
+        }
         let number = self.take_slot(Slot::new(index, tag, Kind::Sync, durability, false))?;
         // The sync starts with the next drive: earlier writes complete first, then one commit and flush for all.
         self.to_sync.push(number);
+        Ok(())
+    }
+
+    /// The same of a file that had buffered requests: its pages go home first, before this returns.
+    #[cold]
+    fn sync_pages(
+        &mut self,
+        slot: FileSlot,
+        index: usize,
+        durability: Durability,
+        tag: u64,
+    ) -> Result<(), F::Error> {
+        if self.free.is_empty() {
+            return Err(Error::QueueFull.into());
+        }
+        let (engine, file) = (self.engine.clone(), self.file(slot)?.file.clone());
+        let settled = engine.settle_sync(&file, &mut || self.help());
+        // What the copy was told, this open file was told.
+        let told = file.seen.load(Ordering::Relaxed);
+        self.file(slot)?.file.seen.store(told, Ordering::Relaxed);
+        match settled {
+            Ok(()) => {
+                let number = self.take_slot(Slot::new(index, tag, Kind::Sync, durability, false))?;
+                self.to_sync.push(number);
+            }
+            Err(error) => self.deliver_at_once(tag, Err(error), Payload::None),
+        }
         Ok(())
     }
 }

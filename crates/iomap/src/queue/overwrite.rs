@@ -188,7 +188,13 @@ impl<F: FileSystem> QueueState<F> {
             let (engine, file) = (self.engine.clone(), attached.file.clone());
             engine.allocate_exclusively(&file, &request, &plan, &mut || self.help())?;
         }
-        self.write_exclusively(index, &request, Flow { exclusive: true, nowait, mapping }, payload, tag)
+        self.write_exclusively(
+            index,
+            &request,
+            Flow { exclusive: true, nowait, mapping, settled: false },
+            payload,
+            tag,
+        )
     }
 
     /// Sends a planned write under the shared gate.

@@ -130,7 +130,7 @@ pub fn fill<O: Origin>(
     buffer: &mut [u8],
     advance: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let opened = job.node.open(OpenOptions::new().write(true)).map_err(answer);
+    let opened = job.node.open(OpenOptions::new().write(true).direct(true)).map_err(answer);
     let filled = opened.and_then(|file| origin.fill(&job.thing, &job.paths.0, &file, buffer, advance));
     filled.map_err(|error| {
         // The first failure is reported.

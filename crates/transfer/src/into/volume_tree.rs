@@ -118,7 +118,7 @@ impl Origin for VolumeTree<'_> {
         advance: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let read = |error| Error::source(path, error);
-        let from = thing.node.open(OpenOptions::new().read(true)).map_err(read)?;
+        let from = thing.node.open(OpenOptions::new().read(true).direct(true)).map_err(read)?;
         let mut done = 0;
         let size = from.size();
         for piece in from.map() {

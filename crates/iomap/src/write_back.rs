@@ -1,0 +1,432 @@
+//! Dirty pages go home, and direct requests meet pages.
+//!
+//! | request | what it does with the pages of its file |
+//! |---|---|
+//! | direct read | copies from pages where there are some |
+//! | direct or atomic write | writes home the dirty pages that it touches, and drops them all |
+//! | truncation, hole, allocation, shift, change of flags | writes all dirty pages home and drops all |
+//! | sync | writes all dirty pages home |
+//!
+//! Pages also go home by age ([`Engine::write_old_pages`]), when half of the budget is dirty, and when the last writer
+//! closes a file ([`Engine::end_pages`]). A failure leaves them dirty, and is told by the next sync of every open file.
+
+use crate::carry::Flow;
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::fs::{FileSystem, OpenFile};
+use crate::gate::InodeGuard;
+use crate::mapping::Range;
+use crate::pages::{PageCache, PageMap, Totals};
+use crate::pipeline::Mapping;
+use crate::plan::{Request, Sync};
+use crate::switches::Switches;
+use parking_lot::{Mutex, RwLockWriteGuard};
+use std::collections::HashMap;
+use std::ops;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Longest write of pages in bytes.
+const RUN_MAX: u64 = 2 << 20;
+/// After so many direct requests without a buffered one, a file keeps no pages.
+const STREAK: u32 = 8;
+
+/// A file with pages.
+struct Known<F: FileSystem> {
+    inode: Weak<F::Inode>,
+    /// Set while it has dirty pages, so that they do not go with the inode.
+    dirty: Option<Arc<F::Inode>>,
+}
+
+/// Pages of all files of a volume.
+pub(crate) struct PageMemory<F: FileSystem> {
+    pub(crate) totals: Arc<Totals>,
+    files: Mutex<HashMap<usize, Known<F>>>,
+}
+
+impl<F: FileSystem> PageMemory<F> {
+    pub(crate) fn new(budget: u64) -> Self {
+        PageMemory { totals: Arc::new(Totals::new(budget)), files: Mutex::default() }
+    }
+
+    /// A file has begun to keep pages.
+    pub(crate) fn note_file(&self, file: &OpenFile<F>) {
+        let mut files = self.files.lock();
+        if files.len().is_power_of_two() {
+            files.retain(|_, known| known.dirty.is_some() || known.inode.strong_count() > 0);
+        }
+        let key = Arc::as_ptr(&file.inode) as usize;
+        let inode = Arc::downgrade(&file.inode);
+        // A number of an inode that is gone may be used again.
+        files.insert(key, Known { inode, dirty: None });
+    }
+
+    /// A file has its first dirty page.
+    pub(crate) fn note_dirty(&self, file: &OpenFile<F>) {
+        let inode = &file.inode;
+        let known = Known { inode: Arc::downgrade(inode), dirty: Some(inode.clone()) };
+        self.files.lock().insert(Arc::as_ptr(inode) as usize, known);
+    }
+
+    /// A file has no dirty page any more. Returns what kept its inode: to be dropped without a lock.
+    fn note_clean(&self, inode: &F::Inode) -> Option<Arc<F::Inode>> {
+        let mut files = self.files.lock();
+        files.get_mut(&(std::ptr::from_ref(inode) as usize)).and_then(|known| known.dirty.take())
+    }
+
+    /// The inodes with dirty pages.
+    fn dirty(&self) -> Vec<Arc<F::Inode>> {
+        self.files.lock().values().filter_map(|known| known.dirty.clone()).collect()
+    }
+
+    fn all(&self) -> Vec<Arc<F::Inode>> {
+        self.files.lock().values().filter_map(|known| known.inode.upgrade()).collect()
+    }
+}
+
+/// A file's gate, held exclusively, and its pages, which are none: see [`Engine::lock_exclusive`].
+pub struct Sole<'g> {
+    // In the order of their release.
+    gate: InodeGuard<'g>,
+    _pages: Option<RwLockWriteGuard<'g, PageMap>>,
+}
+
+impl<'g> ops::Deref for Sole<'g> {
+    type Target = InodeGuard<'g>;
+
+    fn deref(&self) -> &InodeGuard<'g> {
+        &self.gate
+    }
+}
+
+impl<F: FileSystem> Engine<F> {
+    /// The gate of a file held exclusively, with its pages written home and dropped.
+    pub(crate) fn be_alone<'g>(
+        &self,
+        file: &'g OpenFile<F>,
+        drain: bool,
+        help: &mut dyn FnMut(),
+    ) -> Result<Sole<'g>, F::Error> {
+        let state = file.state();
+        loop {
+            let mut pages = None;
+            if let Some(cache) = state.pages() {
+                let mut map = self.lock_pages(cache, help);
+                self.write_home_held(&file.inode, cache, &mut map, 0..u64::MAX, help)?;
+                self.drop_pages(file, &mut map, help);
+                pages = Some(map);
+            }
+            let gate = state.gate.visit_exclusive(drain, help);
+            // Without the lock of the pages somebody may have begun to keep some.
+            if pages.is_some() || !state.is_cached() {
+                return Ok(Sole { gate, _pages: pages });
+            }
+        }
+    }
+
+    /// Holds the pages of a file for a direct write of `bytes`: those that it touches are written home and dropped.
+    pub(crate) fn settle<'c>(
+        &self,
+        file: &OpenFile<F>,
+        cache: &'c PageCache,
+        bytes: Range,
+        help: &mut dyn FnMut(),
+    ) -> Result<RwLockWriteGuard<'c, PageMap>, F::Error> {
+        let mut map = self.lock_pages(cache, help);
+        if !file.state().is_cached() {
+            return Ok(map);
+        }
+        if cache.note_direct() >= STREAK {
+            self.write_home_held(&file.inode, cache, &mut map, 0..u64::MAX, help)?;
+            self.drop_pages(file, &mut map, help);
+            return Ok(map);
+        }
+        let touched = map.touched(bytes.pos, bytes.end());
+        let size = file.state().size();
+        // A write past the end must not be there after a crash with zeros in place of buffered bytes before it.
+        let from = if bytes.end() > size { bytes.pos.min(size) } else { bytes.pos };
+        let newer = map.touched(from, bytes.end());
+        self.write_home_held(&file.inode, cache, &mut map, newer, help)?;
+        map.drop_range(touched);
+        // What was read before is older than this write.
+        map.version += 1;
+        if map.is_empty() {
+            self.drop_pages(file, &mut map, help);
+        }
+        Ok(map)
+    }
+
+    /// A range was changed by somebody who did not hold the pages, and who saw none at first: pages that were read
+    /// meanwhile may be old. Dirty ones are newer.
+    pub(crate) fn forget_clean(&self, file: &OpenFile<F>, bytes: Range, help: &mut dyn FnMut()) {
+        let Some(cache) = file.state().pages() else { return };
+        let mut map = self.lock_pages(cache, help);
+        for index in map.touched(bytes.pos, bytes.end()) {
+            if !map.is_dirty(index) {
+                map.drop_range(index..index + 1);
+            }
+        }
+        map.version += 1;
+    }
+
+    /// Counts a direct read. After many, the file keeps no pages: returns whether that is so now.
+    pub(crate) fn leave_pages(
+        &self,
+        file: &OpenFile<F>,
+        cache: &PageCache,
+        help: &mut dyn FnMut(),
+    ) -> Result<bool, F::Error> {
+        if cache.note_direct() < STREAK || self.fs.check_alive().is_err() {
+            return Ok(false);
+        }
+        let mut map = self.lock_pages(cache, help);
+        if map.has_dirty() && self.write_home_held(&file.inode, cache, &mut map, 0..u64::MAX, help).is_err() {
+            // It is told by the next sync. Reads go on over the pages.
+            return Ok(false);
+        }
+        self.drop_pages(file, &mut map, help);
+        Ok(true)
+    }
+
+    /// Drops all pages, which are clean, and takes the mark away.
+    fn drop_pages(&self, file: &OpenFile<F>, map: &mut PageMap, help: &mut dyn FnMut()) {
+        map.drop_all();
+        map.version += 1;
+        if file.state().is_cached() {
+            let _nobody_sets_a_size = file.state().gate.visit_exclusive(false, help);
+            file.state().set_cached(false);
+        }
+    }
+
+    /// Writes the dirty ones among `pages` home. The file's pages stay locked.
+    pub(crate) fn write_home_held(
+        &self,
+        inode: &Arc<F::Inode>,
+        cache: &PageCache,
+        map: &mut PageMap,
+        pages: ops::Range<u64>,
+        help: &mut dyn FnMut(),
+    ) -> Result<(), F::Error> {
+        let mut rest = pages;
+        while let Some(run) = map.dirty_run(rest.clone(), (RUN_MAX / map.unit()).max(1)) {
+            rest.start = run.end;
+            self.write_run(inode, cache, map, run, help)?;
+        }
+        Ok(())
+    }
+
+    /// Writes one run of dirty pages home.
+    fn write_run(
+        &self,
+        inode: &Arc<F::Inode>,
+        cache: &PageCache,
+        map: &mut PageMap,
+        run: ops::Range<u64>,
+        help: &mut dyn FnMut(),
+    ) -> Result<(), F::Error> {
+        self.fs.go_home(inode, true);
+        let written = self.send_run(inode, map, run.clone(), help);
+        self.fs.go_home(inode, false);
+        if let Err(error) = written {
+            cache.note_late(&error);
+            self.counters.bump(Counter::LateFailures);
+            return Err(error);
+        }
+        self.counters.add(Counter::PageWrites, run.end - run.start);
+        map.clean(run);
+        if !map.has_dirty() {
+            self.note_home(inode, cache, map);
+        }
+        Ok(())
+    }
+
+    /// No page is dirty any more.
+    fn note_home(&self, inode: &Arc<F::Inode>, cache: &PageCache, map: &mut PageMap) {
+        cache.set_end(0);
+        cache.dirty_since.store(0, Ordering::Relaxed);
+        map.spare = 0;
+        self.fs.end_promise(inode);
+        // The caller holds the inode too.
+        drop(self.pages.note_clean(inode));
+    }
+
+    fn send_run(
+        &self,
+        inode: &Arc<F::Inode>,
+        map: &PageMap,
+        run: ops::Range<u64>,
+        help: &mut dyn FnMut(),
+    ) -> Result<(), F::Error> {
+        let (file, unit) = (OpenFile::for_pages(inode.clone()), map.unit());
+        let start = run.start * unit;
+        let end = (run.end * unit).min(file.state().visible_size());
+        let mut bytes = self.bounce_buffer(((run.end - run.start) * unit) as usize)?;
+        for (index, part) in run.zip(bytes.chunks_mut(unit as usize)) {
+            if let Some(page) = map.get(index) {
+                part.copy_from_slice(page);
+            }
+        }
+        let range = Range { pos: start, length: end.saturating_sub(start) };
+        if range.length == 0 {
+            return Ok(());
+        }
+        let bounced = !range.length.is_multiple_of(u64::from(self.geometry.logical_block));
+        let request = Request { range, sync: Sync::None, bounced, queued: false };
+        let flow = Flow { exclusive: true, nowait: false, mapping: Mapping::Due, settled: true };
+        let data = &bytes[..range.length as usize];
+        self.carry_out(&file, &[data], &request, flow, help)?.0
+    }
+
+    /// Writes all dirty pages of a file home, and lets others in between.
+    pub(crate) fn write_home(&self, inode: &Arc<F::Inode>, help: &mut dyn FnMut()) -> Result<(), F::Error> {
+        let Some(cache) = F::state(inode).pages() else { return Ok(()) };
+        let mut rest = 0..u64::MAX;
+        loop {
+            let mut map = self.lock_pages(cache, help);
+            let Some(run) = map.dirty_run(rest.clone(), (RUN_MAX / map.unit()).max(1)) else { return Ok(()) };
+            rest.start = run.end;
+            self.write_run(inode, cache, &mut map, run, help)?;
+        }
+    }
+
+    /// Writes all dirty pages of a file home, for somebody who looks at its map.
+    ///
+    /// # Errors
+    /// Those of the writes.
+    pub fn write_pages_of(&self, file: &OpenFile<F>) -> Result<(), F::Error> {
+        match file.state().is_cached() {
+            true => self.write_home(&file.inode, &mut self.helper()),
+            false => Ok(()),
+        }
+    }
+
+    /// What a sync of a file does first: its pages go home, and a failure that this open file was not told yet is told.
+    pub(crate) fn settle_sync(&self, file: &OpenFile<F>, help: &mut dyn FnMut()) -> Result<(), F::Error> {
+        let Some(cache) = file.state().pages() else { return Ok(()) };
+        let written = self.write_home(&file.inode, help);
+        let late = cache.late_since::<F::Error>(file.seen.load(Ordering::Relaxed));
+        if let Some((count, _)) = &late {
+            file.seen.store(*count, Ordering::Relaxed);
+        }
+        written?;
+        late.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Writes the dirty pages of all files home. The first failure is returned, after all were tried.
+    ///
+    /// # Errors
+    /// Those of the writes.
+    pub fn write_all_pages(&self) -> Result<(), F::Error> {
+        self.write_old_pages(Duration::ZERO)
+    }
+
+    /// The same of files whose oldest dirty page is of this `age` at least.
+    ///
+    /// # Errors
+    /// Those of the writes.
+    pub fn write_old_pages(&self, age: Duration) -> Result<(), F::Error> {
+        let now = crate::coarse_now_ns();
+        let mut outcome = Ok(());
+        for inode in self.pages.dirty() {
+            let since = F::state(&inode).pages().map_or(0, |cache| cache.dirty_since.load(Ordering::Relaxed));
+            if since == 0 || now.saturating_sub(since) < age.as_nanos() as u64 {
+                continue;
+            }
+            if self.fs.is_gone(&inode) {
+                self.discard_pages(&inode);
+                continue;
+            }
+            let written = self.write_home(&inode, &mut self.helper());
+            outcome = outcome.and(written);
+        }
+        outcome
+    }
+
+    /// The last writer of a file goes: its dirty pages go home, or nowhere if the file is gone. A failure leaves them
+    /// for [`Engine::write_old_pages`].
+    pub fn end_pages(&self, inode: &Arc<F::Inode>) {
+        if F::state(inode).pages().is_none() {
+            return;
+        }
+        if self.fs.is_gone(inode) {
+            self.discard_pages(inode);
+        } else if self.fs.check_alive().is_ok() {
+            let _told_by_the_next_sync = self.write_home(inode, &mut self.helper());
+        }
+    }
+
+    fn discard_pages(&self, inode: &Arc<F::Inode>) {
+        let Some(cache) = F::state(inode).pages() else { return };
+        let mut map = self.lock_pages(cache, &mut self.helper());
+        map.drop_all();
+        map.version += 1;
+        self.note_home(inode, cache, &mut map);
+    }
+
+    /// Makes room for clean pages of a file: its own clean pages go first, then those of others. Returns whether there
+    /// is room.
+    pub(crate) fn make_room(&self, file: &OpenFile<F>, cache: &PageCache, bytes: u64) -> bool {
+        let totals = &self.pages.totals;
+        if !totals.is_full_for(bytes) {
+            return true;
+        }
+        let dropped = self.lock_pages(cache, &mut self.helper()).evict(bytes);
+        self.counters.add(Counter::PageDrops, dropped);
+        if !totals.is_full_for(bytes) {
+            return true;
+        }
+        for other in self.pages.all() {
+            if Arc::ptr_eq(&other, &file.inode) {
+                continue;
+            }
+            if let Some(mut map) = F::state(&other).pages().and_then(|cache| cache.map.try_write()) {
+                self.counters.add(Counter::PageDrops, map.evict(bytes));
+            }
+            if !totals.is_full_for(bytes) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Makes room for dirty pages: if half of the budget would be dirty, pages go home first.
+    ///
+    /// # Errors
+    /// Those of writing this file's pages home.
+    pub(crate) fn make_room_for_dirty(
+        &self,
+        file: &OpenFile<F>,
+        cache: &PageCache,
+        bytes: u64,
+    ) -> Result<bool, F::Error> {
+        let totals = &self.pages.totals;
+        let too_dirty = || totals.dirty().saturating_add(bytes) > totals.budget / 2;
+        if too_dirty() {
+            let own = cache.map.try_read().map_or(0, |map| map.dirty_bytes());
+            if own > 0 {
+                self.write_home(&file.inode, &mut self.helper())?;
+            }
+            if too_dirty() {
+                // The failures of other files are theirs.
+                let _told_by_their_syncs = self.write_all_pages();
+            }
+            if too_dirty() {
+                return Ok(false);
+            }
+        }
+        Ok(self.make_room(file, cache, bytes))
+    }
+
+    /// Bytes that pages take in memory, and how many of them are newer than the device.
+    pub fn page_bytes(&self) -> (u64, u64) {
+        (self.pages.totals.used(), self.pages.totals.dirty())
+    }
+}
+
+impl<F: FileSystem> OpenFile<F> {
+    /// A file whose pages go home: nobody's open file, and the times of its writes were noted when they were made.
+    fn for_pages(inode: Arc<F::Inode>) -> Self {
+        OpenFile::new(inode, true, true, Switches::ON).without_times()
+    }
+}
