@@ -1,5 +1,7 @@
 //! Writing an extent tree node.
 
+use std::ops::Range;
+
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -45,6 +47,35 @@ pub fn encode_extent_index(
         let raw = RawIndex { logical: U32::new(index.logical.0), child_lo, child_hi, unused: U16::ZERO };
         slot.copy_from_slice(raw.as_bytes());
     }
+    Ok(())
+}
+
+/// Puts `extents` in place of the entries `at` of a leaf, which lies in an inode's `i_block` or in a whole block. The
+/// entries must be in order afterwards.
+///
+/// Bytes after the last entry stay as they are. In a block, call [`update_extent_checksum`] afterwards.
+///
+/// # Errors
+/// If there are no such entries, they do not fit, or one cannot be stored; nothing was changed then.
+pub fn splice_extent_leaf(bytes: &mut [u8], at: Range<usize>, extents: &[Extent]) -> Result<(), EncodeError> {
+    let too_short = |_| EncodeError::too_short(STRUCTURE);
+    let wrong = EncodeError::new(STRUCTURE, "entries");
+    let (header, area) = RawHeader::mut_from_prefix(bytes).map_err(|_| EncodeError::too_short(STRUCTURE))?;
+    let (count, capacity) = (usize::from(header.entries.get()), usize::from(header.capacity.get()));
+    if header.magic.get() != MAGIC || header.depth.get() != 0 {
+        return Err(EncodeError::new(STRUCTURE, "depth"));
+    }
+    let behind = count.checked_sub(at.end).filter(|_| at.start <= at.end).ok_or(wrong)?;
+    let end = at.start.saturating_add(extents.len());
+    let after = end.saturating_add(behind);
+    let count_after = u16::try_from(after).ok().filter(|_| after <= capacity).ok_or(wrong)?;
+    extents.iter().try_for_each(|extent| raw_leaf(extent).map(drop))?;
+    let (entries, _) = <[RawLeaf]>::mut_from_prefix_with_elems(area, capacity).map_err(too_short)?;
+    entries.copy_within(at.end..count, end);
+    for (slot, extent) in entries.iter_mut().skip(at.start).zip(extents) {
+        *slot = raw_leaf(extent)?;
+    }
+    header.entries.set(count_after);
     Ok(())
 }
 
