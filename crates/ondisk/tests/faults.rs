@@ -7,8 +7,8 @@ use uext4_ondisk::checksum::{CSUM_INIT, csum};
 use uext4_ondisk::ext4::{
     DirBlock, DirBlockKind, DirFormat, Extent, ExtentIndex, ExtentNode, FileType, GroupDescriptor,
     HtreeEntry, HtreeIndex, HtreeRoot, Inode, NodeLimits, Superblock, encode_dir_entry, encode_extent_index,
-    encode_extent_leaf, encode_htree_entries, encode_htree_root_info, splice_extent_leaf,
-    update_inode_checksum, verify_htree_checksum,
+    encode_extent_leaf, encode_htree_entries, encode_htree_root_info, splice_extent_leaf, splice_sealed_leaf,
+    update_extent_checksum, update_inode_checksum, verify_htree_checksum,
 };
 use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{BlockRange, CorruptKind, Group, Ino, Lblk, Pblk};
@@ -411,6 +411,12 @@ fn spliced_entries_are_as_encoded_ones() {
                 encode_extent_leaf(&mut encoded, 5, &expected).unwrap();
                 splice_extent_leaf(&mut spliced, start..end, &new[..made]).unwrap();
                 assert!(spliced == encoded, "{start}..{end}, {made}");
+                let mut sealed = vec![0; 1024];
+                encode_extent_leaf(&mut sealed, 5, &all).unwrap();
+                update_extent_checksum(&mut sealed, 77).unwrap();
+                splice_sealed_leaf(&mut sealed, start..end, &new[..made], 77).unwrap();
+                update_extent_checksum(&mut encoded, 77).unwrap();
+                assert!(sealed == encoded, "the checksum of {start}..{end}, {made}");
             }
         }
     }

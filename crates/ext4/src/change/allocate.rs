@@ -97,7 +97,7 @@ impl Files<'_> {
             let (first, length) = (extent.logical.get(), u64::from(extent.length));
             let run = Run { first, length, state: State::Unwritten, physical: extent.physical.get() };
             if inode.state.kind() != MapKind::Journaled {
-                map.add(u64::from(first), u64::from(first) + length, &[run])?;
+                map.allocated(u64::from(first), u64::from(first) + length, &[run])?;
             }
             Ok(Ok(Step::Done(extent.logical_end().get())))
         })?

@@ -9,7 +9,7 @@
 //! Both make the same map of the same input.
 
 use super::plan::ROOT;
-use super::{Change, END, add_to, in_map, not_mapped, within};
+use super::{Change, END, Leaf, add_to, in_map, not_mapped, within};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::trace::Role;
@@ -17,7 +17,7 @@ use crate::inode::draft::Draft;
 use crate::map::indirect::check_zones;
 use std::ops::Range;
 use uext4_ondisk::ext4::{
-    Extent, ExtentNode, MAX_EXTENT_DEPTH, NodeLimits, splice_extent_leaf, update_extent_checksum,
+    Extent, ExtentNode, MAX_EXTENT_DEPTH, NodeLimits, splice_extent_leaf, splice_sealed_leaf,
 };
 use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
@@ -156,6 +156,19 @@ pub(super) fn gap(
         Ok(Ok(Gap { blocks: at..next.min(range.end), before }))
     });
     found.map(|(_, gap)| gap)
+}
+
+/// The leaf that maps the last block of a range, which is not empty: its extents that lie in the range.
+pub(super) fn last_leaf(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>) -> Result<Leaf> {
+    let found = at_leaf(blocks, draft, range.end - 1, |spot, node| {
+        let behind = |block: u32| node.find_extent(Lblk(block)).map_or(0, |last| last + 1);
+        let meets = |extent: &Extent| extent.logical_end().get() > range.start;
+        let inside = behind(range.start).saturating_sub(1)..behind(range.end - 1);
+        let extents: Vec<_> = inside.filter_map(|at| node.extent(at)).filter(meets).collect();
+        extents.iter().try_for_each(|extent| check_extent(blocks, draft, extent))?;
+        Ok(Leaf { window: spot.window.clone(), extents })
+    });
+    found.map(|(_, leaf)| leaf)
 }
 
 /// Whether this hole can be mapped here whatever its place will be: then the map needs no block for it.
@@ -378,12 +391,19 @@ fn store(blocks: &mut impl Blocks, draft: &mut Draft, spot: &Spot, splice: &Spli
     };
     blocks.describe(leaf, Role::Map(draft.ino));
     let seed = draft.seed(blocks.ground());
-    let stored = blocks.change_for(leaf, whom(draft, &spot.limits), |bytes| {
-        splice_extent_leaf(bytes, at, made)?;
-        seed.map_or(Ok(()), |seed| update_extent_checksum(bytes, seed))
+    let stored = blocks.change_for(leaf, whom(draft, &spot.limits), |bytes| match seed {
+        Some(seed) => splice_sealed_leaf(bytes, at, made, seed),
+        None => splice_extent_leaf(bytes, at, made),
     })?;
     // It fits, since its input was checked.
     Ok(stored?)
+}
+
+fn is_off() -> bool {
+    #[cfg(test)]
+    return off::OFF.get();
+    #[cfg(not(test))]
+    return false;
 }
 
 /// Tests compare with the general editor alone.
@@ -392,11 +412,4 @@ pub(crate) mod off {
     thread_local! {
         pub(crate) static OFF: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     }
-}
-
-fn is_off() -> bool {
-    #[cfg(test)]
-    return off::OFF.get();
-    #[cfg(not(test))]
-    return false;
 }

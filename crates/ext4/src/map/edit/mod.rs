@@ -315,6 +315,17 @@ pub(crate) fn convert_some(
     Ok(Converted { done, changed })
 }
 
+/// The leaf that maps the last block of a range, which is not empty. Extents outside of the range may be missing.
+///
+/// # Errors
+/// As of [`leaf`].
+pub(crate) fn last_leaf(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>) -> Result<Leaf> {
+    match form(draft)? {
+        Form::Extents => in_place::last_leaf(blocks, draft, range),
+        Form::Pointers => leaf(blocks, draft, Lblk(range.end - 1)),
+    }
+}
+
 /// The part of [`convert_some`] that is done in place: the ranges before the first one that is not, or that is damaged.
 fn convert_in_place(
     blocks: &mut impl Blocks,

@@ -10,11 +10,14 @@ use super::node::{
     block_capacity, tail_offset,
 };
 use super::{ENTRY_SIZE, HEADER_SIZE, MAGIC, RawHeader, RawIndex, RawLeaf, STRUCTURE, WRITTEN_LIMIT};
-use crate::bytes::{high32, length32, low32, put};
-use crate::checksum::csum;
+use crate::bytes::{high32, le32_at, length32, low32, put};
+use crate::checksum::{csum, csum_of_flips};
 use crate::error::EncodeError;
 use crate::ext4::inode::I_BLOCK_SIZE;
 use crate::numbers::Pblk;
+
+/// Most bytes of entries whose change is put into a checksum.
+const FLIPS: usize = 8 * ENTRY_SIZE;
 
 /// Makes `bytes` — an inode's `i_block` or a whole block — a leaf with these extents, which must be in order.
 ///
@@ -77,6 +80,36 @@ pub fn splice_extent_leaf(bytes: &mut [u8], at: Range<usize>, extents: &[Extent]
     }
     header.entries.set(count_after);
     Ok(())
+}
+
+/// The same in a block whose checksum is right, which it stays. `seed` is the inode's checksum seed.
+///
+/// # Errors
+/// As of [`splice_extent_leaf`].
+pub fn splice_sealed_leaf(
+    bytes: &mut [u8],
+    at: Range<usize>,
+    extents: &[Extent],
+    seed: u32,
+) -> Result<(), EncodeError> {
+    let byte = |entry: usize| entry.saturating_mul(ENTRY_SIZE).saturating_add(HEADER_SIZE);
+    let place = byte(at.start)..byte(at.end);
+    let mut flips = [0; FLIPS];
+    let flips = flips.get_mut(..place.len()).filter(|_| extents.len() == at.len());
+    let (Some(flips), Some(before)) = (flips, bytes.get(place.clone())) else {
+        splice_extent_leaf(bytes, at, extents)?;
+        return update_extent_checksum(bytes, seed);
+    };
+    flips.copy_from_slice(before);
+    splice_extent_leaf(bytes, at, extents)?;
+    // No other byte has changed.
+    flips.iter_mut().zip(bytes.get(place.clone()).unwrap_or_default()).for_each(|(flip, now)| *flip ^= now);
+    let too_short = EncodeError::too_short(STRUCTURE);
+    let (header, _) = RawHeader::ref_from_prefix(&*bytes).map_err(|_| too_short)?;
+    let tail = tail_offset(header.capacity.get());
+    let sum = le32_at(bytes, tail).ok_or(too_short)?;
+    let behind = tail.checked_sub(place.end).ok_or(too_short)?;
+    put(bytes, tail, &(sum ^ csum_of_flips(flips, behind)).to_le_bytes(), STRUCTURE)
 }
 
 /// Brings the checksum of a node in a block of its own up to date. `seed` is the inode's checksum seed.
