@@ -39,6 +39,10 @@ fn measured_map_write(file: &File, buf: &[u8], pos: u64) {
     black_box(file.write_at(buf, pos)).expect("write");
 }
 
+fn write_before(file: &File, buf: &[u8], pos: u64) {
+    file.write_at(buf, pos).expect("write");
+}
+
 #[inline(never)]
 fn measured_map_batch(queue: &mut IoQueue, slot: FileSlot, buffers: &mut Vec<Buffer>, positions: &[u64]) {
     for pos in positions {
@@ -108,12 +112,12 @@ pub(super) fn run(workload: &str, image: &str) {
     match workload {
         "hole" => {
             file.set_len(BLOCKS * BLOCK).expect("size");
-            before.iter().for_each(|pos| drop(file.write_at(&buf, *pos).expect("write")));
+            before.iter().for_each(|pos| write_before(&file, &buf, *pos));
             counted.iter().for_each(|pos| measured_map_write(&file, &buf, *pos));
         }
         "hole-queued" => {
             file.set_len(BLOCKS * BLOCK).expect("size");
-            before.iter().for_each(|pos| drop(file.write_at(&buf, *pos).expect("write")));
+            before.iter().for_each(|pos| write_before(&file, &buf, *pos));
             let mut queue = volume.queue(QueueOptions::depth(DEPTH as u32)).expect("queue");
             let slot = queue.attach(&file).expect("slot");
             let mut buffers = (0..DEPTH).map(|_| queue.buffer(4096).expect("buffer")).collect();
