@@ -58,6 +58,9 @@ pub(crate) struct State {
     pub home_tid: Option<Tid>,
     /// A home write is on its way to the device.
     pub writing: bool,
+    /// For whom the present contents are sound ([`crate::BufferCache::get_or_verify_for`]); 0: nobody asked, or they
+    /// have changed.
+    pub sound_for: u128,
 }
 
 #[derive(Debug)]
@@ -120,6 +123,7 @@ impl Buffer {
                 home: Home::Nothing,
                 home_tid: None,
                 writing: false,
+                sound_for: 0,
             }),
             settled: Condvar::new(),
         }
@@ -264,6 +268,7 @@ impl State {
 
     /// Ends load number `serial`.
     pub(crate) fn finish_load(&mut self, serial: u64, result: &Result<Arc<[u8]>>) {
+        self.sound_for = 0;
         match result {
             Ok(image) => {
                 self.content = Content::Present { image: Arc::clone(image), check: Check::Unverified };

@@ -138,6 +138,41 @@ impl BufferCache {
         }
     }
 
+    /// The same for contents whose soundness depends on who asks, as that of a block whose checksum covers its owner:
+    /// `whom` (not 0) names everything that `verify` depends on besides the contents. They are verified again for
+    /// another one, and after every change but [`BufferCache::modify_for`]. What `verify` refuses stays in the cache.
+    ///
+    /// # Errors
+    /// As [`BufferCache::get_or_verify`].
+    pub fn get_or_verify_for<E: From<Error>>(
+        &self,
+        block: u64,
+        whom: u128,
+        verify: impl FnOnce(&[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<BufferRef, E> {
+        let pin = self.pin(block)?;
+        let state = pin.buffer().lock();
+        if let Content::Present { image, .. } = &state.content
+            && state.sound_for == whom
+        {
+            let image = Arc::clone(image);
+            drop(state);
+            self.shard(block).counters.hits.count();
+            return Ok(BufferRef::new(pin, image, false));
+        }
+        drop(state);
+        let seen = self.read(block)?;
+        self.shard(block).counters.verifications.count();
+        verify(&seen)?;
+        let mut state = pin.buffer().lock();
+        // Contents that replaced these meanwhile are judged on their own.
+        if state.content.is(seen.snapshot()) {
+            state.sound_for = whom;
+        }
+        drop(state);
+        Ok(seen)
+    }
+
     /// State of a block, if it is resident.
     #[must_use]
     pub fn state(&self, block: u64) -> Option<BufferState> {

@@ -23,6 +23,8 @@
 //! [`BufferCache::get_or_verify`] accepts the contents and is lost when the contents are dropped (eviction,
 //! forget, refused verification). Contents written by their owner with [`BufferCache::overwrite`] count as
 //! verified.
+//! Blocks whose soundness depends on who asks have a note of one asker instead, which also goes with every change by
+//! somebody else ([`BufferCache::get_or_verify_for`]).
 //!
 //! # Budget
 //! One resident block costs its block size. Blocks that are pinned, modified or owned by a transaction cannot

@@ -38,6 +38,21 @@ impl BufferCache {
     /// [`Error::NotOwner`] if `owner` has no right to the block, [`Error::SubBlockWrite`],
     /// [`Error::ReadOnly`], [`Error::ForeignPin`], or a failed read. `f` was not run then.
     pub fn modify<R>(&self, pin: &BufferPin, owner: Owner, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.modify_for(pin, owner, 0, f)
+    }
+
+    /// The same of contents that are sound for `whom` afterwards, as they were before
+    /// ([`BufferCache::get_or_verify_for`]).
+    ///
+    /// # Errors
+    /// As [`BufferCache::modify`].
+    pub fn modify_for<R>(
+        &self,
+        pin: &BufferPin,
+        owner: Owner,
+        whom: u128,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
         self.check_pin(pin)?;
         self.check_writable()?;
         loop {
@@ -47,7 +62,9 @@ impl BufferCache {
                 continue;
             }
             state.admit(pin.block(), owner)?;
-            return Ok(change(&mut state, f));
+            let changed = change(&mut state, f);
+            state.sound_for = whom;
+            return Ok(changed);
         }
     }
 
@@ -402,6 +419,7 @@ impl State {
 
 /// Runs `f` on the contents, on a private copy if a reader, a commit or a home write holds the image.
 fn change<R>(state: &mut MutexGuard<'_, State>, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    state.sound_for = 0;
     match &mut state.content {
         Content::Present { image, .. } => f(Arc::make_mut(image)),
         Content::Empty | Content::Loading => {

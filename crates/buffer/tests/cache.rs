@@ -303,3 +303,42 @@ fn storm_of_readers_and_writers_sees_whole_blocks() {
 fn whole(bytes: &[u8]) -> Result<(), u8> {
     if bytes.iter().all(|byte| *byte == bytes[0]) { Ok(()) } else { Err(bytes[0]) }
 }
+
+/// A block whose soundness depends on who asks.
+#[test]
+fn contents_are_sound_for_whom_they_were_verified() {
+    let cache = cache_of(&Arc::new(Disk::new(8)), 8);
+    let asked = std::cell::Cell::new(0);
+    let get = |whom, verdict: Result<(), Fault>| {
+        asked.set(0);
+        let got = cache.get_or_verify_for(3, whom, |bytes| {
+            assert_eq!(bytes.len(), BLOCK as usize);
+            asked.set(1);
+            verdict
+        });
+        (got.map(|seen| seen[0]), asked.get())
+    };
+    let refused = || Err(Fault::Refused(9));
+    assert_eq!(get(7, refused()), (Err(Fault::Refused(9)), 1));
+    assert_eq!(get(7, Ok(())), (Ok(3), 1));
+    assert_eq!(get(7, refused()), (Ok(3), 0), "verified before");
+    assert_eq!(get(8, Ok(())), (Ok(3), 1), "for another one");
+    assert_eq!(get(7, Ok(())), (Ok(3), 1), "one at a time");
+    let pin = cache.pin(3).unwrap();
+    cache.modify_for(&pin, Owner::Direct, 7, |bytes| bytes[0] = 4).unwrap();
+    assert_eq!(get(7, refused()), (Ok(4), 0), "still sound");
+    assert_eq!(get(8, Ok(())), (Ok(4), 1));
+    cache.modify(&pin, Owner::Direct, |bytes| bytes[0] = 5).unwrap();
+    assert_eq!(get(8, Ok(())), (Ok(5), 1), "changed by somebody else");
+    cache.overwrite(&pin, Owner::Direct, |bytes| bytes[0] = 6).unwrap();
+    assert_eq!(get(8, refused()), (Err(Fault::Refused(9)), 1), "other contents");
+    assert_eq!(get(8, Ok(())), (Ok(6), 1));
+    cache.write_back().unwrap();
+    cache.forget(3).unwrap();
+    assert_eq!(get(8, Ok(())), (Ok(6), 1), "read again");
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        cache.modify_for(&cache.pin(3).unwrap(), Owner::Direct, 8, |_| panic!("halfway"))
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(get(8, Ok(())), (Ok(6), 1), "a change that did not end");
+}

@@ -271,6 +271,10 @@ impl<F: FileSystem> Engine<F> {
 
     /// Converts the blocks that writes have filled, one handle per inode. Returns one result per write, in order.
     pub(crate) fn convert(&self, filled: Vec<Fresh<F>>) -> Vec<Result<(), F::Error>> {
+        if filled.len() <= 1 {
+            let count = filled.len();
+            return std::iter::repeat_n(self.convert_one(filled), count).collect();
+        }
         let mut groups: Vec<Vec<Fresh<F>>> = Vec::new();
         let mut known: HashMap<*const F::Inode, usize> = HashMap::new();
         let mut order = Vec::with_capacity(filled.len());
@@ -282,16 +286,16 @@ impl<F: FileSystem> Engine<F> {
             groups[group].push(fresh);
             order.push(group);
         }
-        let convert = |group| {
-            let filled = Filled::of(group);
-            filled.map_or(Ok(()), |mut filled| {
-                self.counters.bump(Counter::Conversions);
-                let reserves = filled.take_reserves();
-                self.fs.convert(&filled.inode, filled.blocks(), reserves)
-            })
-        };
-        let results: Vec<_> = groups.into_iter().map(convert).collect();
+        let results: Vec<_> = groups.into_iter().map(|group| self.convert_one(group)).collect();
         order.into_iter().map(|group| results[group].clone()).collect()
+    }
+
+    /// Converts what writes of one inode have filled.
+    fn convert_one(&self, group: Vec<Fresh<F>>) -> Result<(), F::Error> {
+        let Some(mut filled) = Filled::of(group) else { return Ok(()) };
+        self.counters.bump(Counter::Conversions);
+        let reserves = filled.take_reserves();
+        self.fs.convert(&filled.inode, filled.blocks(), reserves)
     }
 }
 

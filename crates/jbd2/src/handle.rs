@@ -141,13 +141,24 @@ impl<'j> Handle<'j> {
     /// [`Error::NoWriteAccess`], [`Error::OutOfCredits`], [`Error::Aborted`], or [`Error::Buffer`] if the block cannot
     /// be read. In each case `f` was not run and no credit is charged.
     pub fn dirty<R>(&mut self, pin: &BufferPin, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        self.dirty_for(pin, 0, f)
+    }
+
+    /// The same of contents that are sound for `whom` afterwards, as they were before
+    /// ([`uext4_buffer::BufferCache::modify_for`]).
+    ///
+    /// # Errors
+    /// As [`Handle::dirty`].
+    pub fn dirty_for<R>(&mut self, pin: &BufferPin, whom: u128, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         self.admit(pin)?;
         let owner = Owner::Transaction(self.tid());
         let change = self.charged(pin.block(), f);
-        self.journal.cache().modify(pin, owner, change).map_err(Error::from).map(|(paid, result)| {
-            self.credits -= paid;
-            result
-        })
+        self.journal.cache().modify_for(pin, owner, whom, change).map_err(Error::from).map(
+            |(paid, result)| {
+                self.credits -= paid;
+                result
+            },
+        )
     }
 
     /// Gives a buffer that has write access entirely new contents: `f` gets zeroes and the block is not read.

@@ -7,8 +7,8 @@ use uext4_ondisk::checksum::{CSUM_INIT, csum};
 use uext4_ondisk::ext4::{
     DirBlock, DirBlockKind, DirFormat, Extent, ExtentIndex, ExtentNode, FileType, GroupDescriptor,
     HtreeEntry, HtreeIndex, HtreeRoot, Inode, NodeLimits, Superblock, encode_dir_entry, encode_extent_index,
-    encode_extent_leaf, encode_htree_entries, encode_htree_root_info, update_inode_checksum,
-    verify_htree_checksum,
+    encode_extent_leaf, encode_htree_entries, encode_htree_root_info, splice_extent_leaf, splice_sealed_leaf,
+    update_extent_checksum, update_inode_checksum, verify_htree_checksum,
 };
 use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{BlockRange, CorruptKind, Group, Ino, Lblk, Pblk};
@@ -394,4 +394,45 @@ fn journal_superblocks() {
     assert_eq!(fault(&bytes), CorruptKind::JournalChecksum);
     journal.fast_commit_blocks_raw = journal.blocks;
     assert_eq!(journal.encode(&mut bytes).unwrap_err().field, "layout");
+}
+
+/// Entries in place of others, anywhere in a leaf: as if the leaf was encoded anew.
+#[test]
+fn spliced_entries_are_as_encoded_ones() {
+    let all: Vec<Extent> = (0..6).map(|at| extent(10 * at, 3, 1000 + 50 * u64::from(at))).collect();
+    let new: Vec<Extent> = (0..3).map(|at| Extent { unwritten: true, ..extent(at, 1, 7) }).collect();
+    for start in 0..=all.len() {
+        for end in start..=all.len() {
+            for made in 0..=new.len() {
+                let (mut spliced, mut encoded) = (vec![0; 1024], vec![0; 1024]);
+                encode_extent_leaf(&mut spliced, 5, &all).unwrap();
+                encode_extent_leaf(&mut encoded, 5, &all).unwrap();
+                let expected = [&all[..start], &new[..made], &all[end..]].concat();
+                encode_extent_leaf(&mut encoded, 5, &expected).unwrap();
+                splice_extent_leaf(&mut spliced, start..end, &new[..made]).unwrap();
+                assert!(spliced == encoded, "{start}..{end}, {made}");
+                let mut sealed = vec![0; 1024];
+                encode_extent_leaf(&mut sealed, 5, &all).unwrap();
+                update_extent_checksum(&mut sealed, 77).unwrap();
+                splice_sealed_leaf(&mut sealed, start..end, &new[..made], 77).unwrap();
+                update_extent_checksum(&mut encoded, 77).unwrap();
+                assert!(sealed == encoded, "the checksum of {start}..{end}, {made}");
+            }
+        }
+    }
+    let mut leaf = vec![0; 1024];
+    encode_extent_leaf(&mut leaf, 0, &all).unwrap();
+    let before = leaf.clone();
+    assert!(splice_extent_leaf(&mut leaf, 0..7, &[]).is_err(), "entries that are not there");
+    assert!(splice_extent_leaf(&mut leaf, 7..7, &[]).is_err());
+    #[allow(clippy::reversed_empty_ranges, reason = "what must be refused")]
+    let turned = splice_extent_leaf(&mut leaf, 3..2, &[]);
+    assert!(turned.is_err());
+    assert!(splice_extent_leaf(&mut leaf, 6..6, &[extent(90, 1, 5); 79]).is_err(), "more than fit");
+    assert!(splice_extent_leaf(&mut leaf, 1..2, &[extent(10, 1, 5), extent(11, 0, 5)]).is_err());
+    assert!(splice_extent_leaf(&mut leaf[..20], 0..0, &[]).is_err(), "a block that is too short");
+    assert_eq!(leaf, before);
+    splice_extent_leaf(&mut leaf, 6..6, &[extent(90, 1, 5); 78]).unwrap();
+    encode_extent_index(&mut leaf, 1, 0, &[]).unwrap();
+    assert!(splice_extent_leaf(&mut leaf, 0..0, &[]).is_err(), "no leaf");
 }

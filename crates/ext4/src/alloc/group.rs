@@ -146,34 +146,61 @@ impl Changed {
     }
 }
 
-/// Marks free clusters of a group used, directly in the cached bitmap: the path of most allocations.
+/// Marks free clusters of a group used, or used ones free, directly in the cached bitmap: the path of most changes.
 ///
 /// # Errors
-/// As of [`sound_block_bitmap`]; [`Error::Corrupt`] if one of the clusters is in use, does not exist or holds metadata
-/// at a fixed place, with nothing changed. Those of the body.
-pub(crate) fn mark_used(blocks: &mut impl Blocks, group: Group, clusters: Range<u32>) -> Result<()> {
+/// As of [`sound_block_bitmap`]; [`Error::Corrupt`] if one of the clusters is already so, does not exist or holds
+/// metadata at a fixed place, with nothing changed. Those of the body.
+pub(crate) fn mark(blocks: &mut impl Blocks, group: Group, clusters: Range<u32>, used: bool) -> Result<()> {
     let mut descriptor = descriptor(blocks, group)?;
     if descriptor.blocks_uninitialised(&blocks.ground().superblock) {
         let mut changed = Changed::of(blocks, group)?;
-        changed.mark(blocks.ground(), clusters, true)?;
+        changed.mark(blocks.ground(), clusters, used)?;
         return changed.store(blocks);
     }
+    let count = clusters.end.saturating_sub(clusters.start);
+    let all = blocks.ground().superblock.geometry.group_clusters(group).unwrap_or(0);
     let at = check_clusters(blocks.ground(), group, &clusters)?;
     let place = descriptor.block_bitmap;
-    let verify = |bytes: &[u8]| verify_block_bitmap(blocks.ground(), group, &descriptor, bytes);
-    let found = blocks.look_verified(place, verify, |bytes| used_bits(bytes, clusters.clone()))?;
-    let left = descriptor.free_clusters.checked_sub(clusters.end - clusters.start);
-    let (0, Some(left)) = (found, left) else {
-        return Err(at(CorruptKind::BlocksInUse));
+    let found = look_at_blocks(blocks, group, &descriptor, |bytes| used_bits(bytes, clusters.clone()))?;
+    let (is_other, left, kind) = match used {
+        true => (found == 0, descriptor.free_clusters.checked_sub(count), CorruptKind::BlocksInUse),
+        false => (found == count, descriptor.free_clusters.checked_add(count), CorruptKind::BlocksFree),
     };
-    let delta = Delta { free_clusters: -i64::from(clusters.end - clusters.start), ..Delta::default() };
-    blocks.ground().totals.change(group, delta);
+    let left = left.filter(|left| is_other && *left <= all).ok_or_else(|| at(kind))?;
+    let freed = i64::from(left) - i64::from(descriptor.free_clusters);
+    blocks.ground().totals.change(group, Delta { free_clusters: freed, ..Delta::default() });
     descriptor.free_clusters = left;
     blocks.describe(place, Role::BlockBitmap(group));
-    blocks.change(place, |bytes| put_bits(bytes, clusters.clone(), true))?;
+    blocks.change(place, |bytes| put_bits(bytes, clusters.clone(), used))?;
     let superblock = &blocks.ground().superblock;
     blocks.look(place, |bytes| descriptor.flip_block_bitmap_csum(bytes, clusters, superblock))??;
     store_descriptor(blocks, group, &descriptor)
+}
+
+/// As [`mark`] with clusters that are free.
+///
+/// # Errors
+/// As of [`mark`].
+pub(crate) fn mark_used(blocks: &mut impl Blocks, group: Group, clusters: Range<u32>) -> Result<()> {
+    mark(blocks, group, clusters, true)
+}
+
+/// Checks that clusters of a group could be marked free.
+///
+/// # Errors
+/// As of [`mark`].
+pub(crate) fn check_used(blocks: &impl Blocks, group: Group, clusters: Range<u32>) -> Result<()> {
+    let descriptor = descriptor(blocks, group)?;
+    if descriptor.blocks_uninitialised(&blocks.ground().superblock) {
+        return Changed::of(blocks, group)?.mark(blocks.ground(), clusters, false);
+    }
+    let at = check_clusters(blocks.ground(), group, &clusters)?;
+    let found = look_at_blocks(blocks, group, &descriptor, |bytes| used_bits(bytes, clusters.clone()))?;
+    match found == clusters.end - clusters.start {
+        true => Ok(()),
+        false => Err(at(CorruptKind::BlocksFree)),
+    }
 }
 
 /// Checks that a bitmap matches its descriptor.

@@ -81,6 +81,11 @@ impl Orders {
         all: bool,
         free: impl Fn(u32) -> Result<u32>,
     ) -> Result<Option<u32>> {
+        let fits = |bound: &&u32| **bound >= wanted.max(1) && !skipped.contains(&near);
+        if self.bounds.get(near as usize).filter(fits).is_some() {
+            // None is nearer, whatever the order of the others.
+            return Ok(Some(near));
+        }
         let mut left = if all { usize::MAX } else { COUNTED };
         for (from, end) in [(near, u32::MAX), (0, near)] {
             let known = self.nearest(wanted, from, end, skipped, all);

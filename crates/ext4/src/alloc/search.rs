@@ -6,7 +6,8 @@
 use super::Space;
 use super::bits::{first_free, free_runs, put_bits};
 use super::group::{
-    self, Changed, SEARCH_WORK, descriptor, look_at_blocks, look_at_inodes, mark_used, sound_block_bitmap,
+    self, Changed, SEARCH_WORK, check_used, descriptor, look_at_blocks, look_at_inodes, mark, mark_used,
+    sound_block_bitmap,
 };
 use super::masks::Masks;
 use super::orders::Orders;
@@ -208,15 +209,15 @@ impl Allocator {
         wish: &Wish,
         wanted: Range<u32>,
     ) -> Result<std::result::Result<Range<u32>, u32>> {
+        if let Some(found) = self.find_free(blocks, group, wish, &wanted)? {
+            return Ok(Ok(found));
+        }
         let (_, mut bitmap) = sound_block_bitmap(blocks, group)?;
         blocks.work(bitmap.len() * SEARCH_WORK)?;
         let geometry = &blocks.ground().superblock.geometry;
         let count = geometry.group_clusters(group).unwrap_or(0);
         self.mask(blocks.ground(), group, wish.limit, &mut bitmap);
-        let goal = match geometry.group_of_block(wish.goal) {
-            Some((near, index)) if near == group => index >> geometry.cluster_log(),
-            _ => 0,
-        };
+        let goal = goal_in(geometry, group, wish.goal);
         let mut longest = 0;
         for run in free_runs(&bitmap, goal.min(count)..count).chain(free_runs(&bitmap, 0..count)) {
             let length = run.end - run.start;
@@ -226,6 +227,42 @@ impl Allocator {
             longest = longest.max(length);
         }
         Ok(Err(longest))
+    }
+
+    /// What [`Allocator::find`] finds, if it is among the first free runs from the goal on and all of it is available.
+    /// Searches the bitmap in memory.
+    fn find_free(
+        &self,
+        blocks: &impl Blocks,
+        group: Group,
+        wish: &Wish,
+        wanted: &Range<u32>,
+    ) -> Result<Option<Range<u32>>> {
+        let descriptor = descriptor(blocks, group)?;
+        let ground = blocks.ground();
+        if descriptor.blocks_uninitialised(&ground.superblock) {
+            return Ok(None);
+        }
+        let geometry = &ground.superblock.geometry;
+        let count = geometry.group_clusters(group).unwrap_or(0);
+        let goal = goal_in(geometry, group, wish.goal).min(count);
+        // A shorter run has no longer part that is available.
+        let is_long = |run: &Range<u32>| run.end - run.start >= wanted.start;
+        let first = |bitmap: &[u8]| free_runs(bitmap, goal..count).take(FEW).find(is_long);
+        blocks.work(geometry.block_size() as usize)?;
+        let Some(run) = look_at_blocks(blocks, group, &descriptor, first)? else { return Ok(None) };
+        let found = run.start..run.start + (run.end - run.start).min(wanted.end);
+        Ok(Some(found).filter(|found| self.is_available(ground, group, found, wish.limit)))
+    }
+
+    /// Whether free clusters of a group can be taken, all of them.
+    fn is_available(&self, ground: &Ground, group: Group, clusters: &Range<u32>, limit: u64) -> bool {
+        let Run { first, count } = run_of(ground, group, clusters);
+        let (first, end) = (first.get(), first.get() + count);
+        end <= limit.min(ground.superblock.geometry.blocks_count())
+            && ground.zones.allows(first, count)
+            && self.held.within(first, end).next().is_none()
+            && self.claimed.within(first, end).next().is_none()
     }
 
     /// Sets bits in a copy of a group's bitmap for free clusters that are unavailable: system zones, those that wait or
@@ -263,15 +300,8 @@ impl Allocator {
             return Ok(None);
         }
         let geometry = &ground.superblock.geometry;
-        let (all, size) = (geometry.group_clusters(group).unwrap_or(0), u64::from(geometry.cluster_blocks()));
-        let is_available = |cluster: &u32| {
-            let first = cluster_start(ground, group, *cluster).get();
-            let end = first + size;
-            end <= limit.min(geometry.blocks_count())
-                && ground.zones.allows(first, size)
-                && self.held.within(first, end).next().is_none()
-                && self.claimed.within(first, end).next().is_none()
-        };
+        let all = geometry.group_clusters(group).unwrap_or(0);
+        let is_available = |cluster: &u32| self.is_available(ground, group, &(*cluster..*cluster + 1), limit);
         let find = |bitmap: &[u8]| free_runs(bitmap, 0..all).flatten().take(FEW).find(is_available);
         blocks.work(geometry.block_size() as usize)?;
         let Some(cluster) = look_at_blocks(blocks, group, &descriptor, find)? else { return Ok(None) };
@@ -414,8 +444,18 @@ impl Space for Allocator {
     }
 
     fn give_back(&mut self, blocks: &mut impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
-        let Returned { changed, held } = returned(blocks, ino, runs)?;
-        changed.into_values().try_for_each(|group| group.store(blocks))?;
+        let held = match single(blocks, ino, runs)? {
+            Some((group, clusters)) => {
+                let Run { first, count } = run_of(blocks.ground(), group, &clusters);
+                mark(blocks, group, clusters, false).map_err(|error| in_inode(error, ino))?;
+                vec![(first.get(), first.get() + count)]
+            }
+            None => {
+                let Returned { changed, held } = returned(blocks, ino, runs)?;
+                changed.into_values().try_for_each(|group| group.store(blocks))?;
+                held
+            }
+        };
         if self.holds {
             held.iter().try_for_each(|(first, end)| blocks.free_later(Pblk(*first), end - first))?;
             for (first, end) in held {
@@ -436,12 +476,31 @@ struct Returned {
     held: Vec<(u64, u64)>,
 }
 
-/// The groups after freeing these runs. If one run is wrong, none is freed.
-fn returned(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Returned> {
-    let of = |error| match error {
+fn in_inode(error: Error, ino: Ino) -> Error {
+    match error {
         Error::Corrupt(corrupt) => corrupt.in_inode(ino).into(),
         error => error,
-    };
+    }
+}
+
+/// The only run, if it lies in one group.
+fn single(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Option<(Group, Range<u32>)>> {
+    let [(first, count)] = runs else { return Ok(None) };
+    let mut parts = parts(blocks.ground(), *first, *count).map_err(|error| in_inode(error, ino))?;
+    Ok(parts.pop().filter(|_| parts.is_empty()))
+}
+
+/// The cluster of a group to search from.
+fn goal_in(geometry: &Geometry, group: Group, goal: Pblk) -> u32 {
+    match geometry.group_of_block(goal) {
+        Some((near, index)) if near == group => index >> geometry.cluster_log(),
+        _ => 0,
+    }
+}
+
+/// The groups after freeing these runs. If one run is wrong, none is freed.
+fn returned(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Returned> {
+    let of = |error| in_inode(error, ino);
     let (mut changed, mut held) = (BTreeMap::<Group, Changed>::new(), Vec::new());
     for (first, count) in runs {
         for (group, clusters) in parts(blocks.ground(), *first, *count).map_err(of)? {
@@ -462,5 +521,8 @@ fn returned(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Retu
 /// # Errors
 /// As of [`Space::give_back`].
 pub(super) fn check_give_back(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<()> {
-    returned(blocks, ino, runs).map(drop)
+    match single(blocks, ino, runs)? {
+        Some((group, clusters)) => check_used(blocks, group, clusters).map_err(|error| in_inode(error, ino)),
+        None => returned(blocks, ino, runs).map(drop),
+    }
 }

@@ -12,7 +12,7 @@ use crate::ground::journaled::Journaled;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::Change;
-use crate::map::edit::{self, Form, Leaf};
+use crate::map::edit::{self, Form, Gap};
 use std::ops::Range;
 use uext4_iomap::{MapKind, Run, State};
 use uext4_ondisk::ext4::{Extent, MAX_UNWRITTEN_LENGTH};
@@ -97,7 +97,7 @@ impl Files<'_> {
             let (first, length) = (extent.logical.get(), u64::from(extent.length));
             let run = Run { first, length, state: State::Unwritten, physical: extent.physical.get() };
             if inode.state.kind() != MapKind::Journaled {
-                map.add(u64::from(first), u64::from(first) + length, &[run])?;
+                map.allocated(u64::from(first), u64::from(first) + length, &[run])?;
             }
             Ok(Ok(Step::Done(extent.logical_end().get())))
         })?
@@ -152,36 +152,24 @@ impl Files<'_> {
     /// The first hole of a range, cut to what one extent of one leaf can map.
     fn first_hole(&self, blocks: &impl Blocks, draft: &Draft, range: Range<u32>) -> Result<Option<Hole>> {
         let mut at = range.start;
-        let (leaf, behind) = loop {
-            if at >= range.end {
-                return Ok(None);
+        while at < range.end {
+            match edit::gap(blocks, draft, &(at..range.end))? {
+                Err(next) => at = next,
+                Ok(mut gap) => {
+                    let most = gap.blocks.start.saturating_add(MAX_UNWRITTEN_LENGTH);
+                    gap.blocks.end = gap.blocks.end.min(most);
+                    return self.in_clusters(blocks, draft, gap).map(Some);
+                }
             }
-            let leaf = edit::leaf(blocks, draft, Lblk(at))?;
-            while let Some(extent) = leaf.find(Lblk(at)) {
-                at = extent.logical_end().get();
-            }
-            if at < leaf.window.end.min(range.end) {
-                let behind = leaf.extents.partition_point(|extent| extent.logical.get() < at);
-                break (leaf, behind);
-            }
-            at = at.max(leaf.window.end);
-        };
-        let next = leaf.extents.get(behind).map_or(leaf.window.end, |extent| extent.logical.get());
-        let end = next.min(range.end).min(at.saturating_add(MAX_UNWRITTEN_LENGTH));
-        self.in_clusters(blocks, draft, &leaf, at..end).map(Some)
+        }
+        Ok(None)
     }
 
     /// The part of a hole to fill at once: on volumes with clusters, either within a cluster that the file already
     /// uses, or outside all of these.
-    fn in_clusters(
-        &self,
-        blocks: &impl Blocks,
-        draft: &Draft,
-        leaf: &Leaf,
-        hole: Range<u32>,
-    ) -> Result<Hole> {
+    fn in_clusters(&self, blocks: &impl Blocks, draft: &Draft, gap: Gap) -> Result<Hole> {
+        let Gap { blocks: hole, before } = gap;
         let size = blocks.ground().superblock.geometry.cluster_blocks();
-        let before = leaf.extents.iter().rev().find(|extent| extent.logical.get() < hole.start);
         let near = match before {
             Some(extent) => {
                 let inside = hole.start % size;

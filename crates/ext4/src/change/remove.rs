@@ -125,7 +125,7 @@ impl Files<'_> {
         }
         let body = Direct(self.state);
         let draft = Draft::load(&body, inode.ino())?;
-        let extent = edit::leaf(&body, &draft, Lblk(end - 1))?.find(Lblk(end - 1));
+        let extent = edit::last_leaf(&body, &draft, &(end - 1..end))?.find(Lblk(end - 1));
         // An extent that ends in the range, or is unmapped up to its end in one step, is not split.
         let is_divided = extent.is_some_and(|extent| {
             let most = match is_journaled(self.state, &draft) {
@@ -283,7 +283,7 @@ impl Files<'_> {
 fn last_part(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>, groups: usize) -> Result<Option<Last>> {
     let mut end = range.end;
     while end > range.start {
-        let leaf = edit::leaf(blocks, draft, Lblk(end - 1))?;
+        let leaf = edit::last_leaf(blocks, draft, &(range.start..end))?;
         let part = leaf.window.start.max(range.start)..end;
         let inside = leaf.extents.iter().filter_map(|extent| edit::within(extent, &part));
         let (mut touched, mut taken, mut cut) = (BTreeSet::new(), Vec::new(), part.start);

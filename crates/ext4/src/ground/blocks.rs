@@ -40,6 +40,23 @@ pub(crate) trait Blocks {
         self.look(block, |bytes| verify(bytes).map(|()| look(bytes)))?
     }
 
+    /// The same if what `verify` accepts also depends on `whom` (not 0), which names all of that: it may run only once
+    /// per load of the block and `whom`, until the block changes other than by [`Blocks::change_for`].
+    fn look_for<T>(
+        &self,
+        block: Pblk,
+        _whom: u128,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        self.look(block, |bytes| verify(bytes).map(|()| look(bytes)))?
+    }
+
+    /// Changes a block as [`Blocks::change`] does, such that `whom` would accept it again.
+    fn change_for<T>(&mut self, block: Pblk, _whom: u128, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        self.change(block, change)
+    }
+
     /// Changes a block in place. The caller has read and checked it before.
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T>;
 

@@ -30,6 +30,21 @@ impl Blocks for Direct<'_> {
         Ok(look(&self.0.cache.get_or_verify(block.get(), verify)?))
     }
 
+    fn look_for<T>(
+        &self,
+        block: Pblk,
+        whom: u128,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        Ok(look(&self.0.cache.get_or_verify_for(block.get(), whom, verify)?))
+    }
+
+    fn change_for<T>(&mut self, block: Pblk, whom: u128, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        let pin = self.0.cache.pin(block.get())?;
+        Ok(self.0.cache.modify_for(&pin, Owner::Direct, whom, change)?)
+    }
+
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         let pin = self.0.cache.pin(block.get())?;
         Ok(self.0.cache.modify(&pin, Owner::Direct, change)?)

@@ -138,7 +138,7 @@ impl<'g> Journaled<'g> {
     fn change_in_turn<T>(
         &mut self,
         block: Pblk,
-        moved: bool,
+        (moved, whom): (bool, u128),
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
         let before = self.credits();
@@ -147,7 +147,7 @@ impl<'g> Journaled<'g> {
             Body::Handle(handle) => {
                 let pin = ground.cache.pin(block.get())?;
                 handle.get_write_access(&pin)?;
-                handle.dirty(&pin, |bytes| guard.change(bytes, change))?
+                handle.dirty_for(&pin, whom, |bytes| guard.change(bytes, change))?
             }
             Body::Unlogged(step) => step.change(block, moved, |bytes| guard.change(bytes, change))?,
         };
@@ -174,12 +174,26 @@ impl Blocks for Journaled<'_> {
         Ok(look(&self.ground.cache.get_or_verify(block.get(), verify)?))
     }
 
+    fn look_for<T>(
+        &self,
+        block: Pblk,
+        whom: u128,
+        verify: impl FnOnce(&[u8]) -> Result<()>,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        Ok(look(&self.ground.cache.get_or_verify_for(block.get(), whom, verify)?))
+    }
+
+    fn change_for<T>(&mut self, block: Pblk, whom: u128, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        self.change_in_turn(block, (false, whom), change)
+    }
+
     fn change<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
-        self.change_in_turn(block, false, change)
+        self.change_in_turn(block, (false, 0), change)
     }
 
     fn change_moved<T>(&mut self, block: Pblk, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
-        self.change_in_turn(block, true, change)
+        self.change_in_turn(block, (true, 0), change)
     }
 
     fn fresh<T>(&mut self, block: Pblk, fill: impl FnOnce(&mut [u8]) -> T) -> Result<T> {

@@ -228,9 +228,25 @@ impl MapWriter<'_> {
         self.now(|now| now.recent.map_or(0, Recent::len))
     }
 
-    /// Publishes what a load found, or newly allocated blocks: `runs` list the blocks `[first, end)` in order; gaps
+    /// Publishes what a load found: `runs` list the blocks `[first, end)` in order; gaps
     /// between the runs are holes. Fails, with nothing changed, if it would invalidate a *Written* answer.
     pub fn add(&mut self, first: u64, end: u64, runs: &[Run]) -> Result<(), Error> {
+        if self.add_beside(first, end, runs)? <= SMALL {
+            self.renew();
+        }
+        Ok(())
+    }
+
+    /// The same of newly allocated blocks, which no look-up of written ones asks for: they stay beside the snapshot.
+    ///
+    /// # Errors
+    /// As of [`MapWriter::add`].
+    pub fn allocated(&mut self, first: u64, end: u64, runs: &[Run]) -> Result<(), Error> {
+        self.add_beside(first, end, runs).map(drop)
+    }
+
+    /// Returns the number of lines of the snapshot.
+    fn add_beside(&mut self, first: u64, end: u64, runs: &[Run]) -> Result<usize, Error> {
         debug_assert!(first < end && end <= super::BLOCKS_END);
         let entries = entries_of(first, end, runs);
         let ended = self.now(|now| {
@@ -239,11 +255,7 @@ impl MapWriter<'_> {
         if let Some(ended) = ended {
             return Err(Error::MapConflict(ended.first));
         }
-        let lines = self.note(|recent| recent.set_all(&entries));
-        if lines <= SMALL {
-            self.renew();
-        }
-        Ok(())
+        Ok(self.note(|recent| recent.set_all(&entries)))
     }
 
     /// [`InodeState::converted`](crate::InodeState::converted) without marking the inode datasync-dirty. Unknown blocks

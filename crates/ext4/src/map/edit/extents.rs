@@ -416,7 +416,7 @@ impl<'a, B: Blocks> Tree<'a, B> {
 }
 
 /// The extent in another state. Unwritten extents are limited to one block less, so there may be two.
-fn converted(extent: &Extent, unwritten: bool) -> impl Iterator<Item = Extent> + use<> {
+pub(super) fn converted(extent: &Extent, unwritten: bool) -> impl Iterator<Item = Extent> + use<> {
     let extent = Extent { unwritten, ..*extent };
     let (start, end) = (extent.logical.get(), extent.logical_end().get());
     let most = if unwritten { MAX_UNWRITTEN_LENGTH } else { extent.length };

@@ -16,6 +16,7 @@
 //! of them the file no longer uses.
 
 mod extents;
+pub(crate) mod in_place;
 mod plan;
 mod pointers;
 
@@ -26,6 +27,7 @@ use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
 use crate::map::indirect::check_zones;
 use extents::Tree;
+pub(crate) use in_place::Gap;
 use pointers::Pointers;
 use std::ops::Range;
 use uext4_ondisk::ext4::{
@@ -174,6 +176,11 @@ pub(crate) fn nodes(blocks: &impl Blocks, draft: &Draft, holes: &[Range<u32>]) -
     let all = holes.first().map_or(0, |hole| hole.start)..holes.last().map_or(0, |hole| hole.end);
     match form(draft)? {
         Form::Extents => {
+            if let [hole] = holes
+                && in_place::has_room(blocks, draft, hole)?
+            {
+                return Ok(0);
+            }
             let mut tree = Tree::new(blocks, draft);
             // Fake extents that touch neither one another nor any block of the volume.
             let places = (1_u64 << 62..).step_by(1 << 32).map(Pblk);
@@ -281,6 +288,10 @@ pub(crate) fn convert_some(
         }
         return Ok(Converted { done: ranges.to_vec(), changed });
     }
+    let first = convert_in_place(blocks, draft, ranges, most)?;
+    if !first.done.is_empty() {
+        return Ok(first);
+    }
     let mut tree = Tree::new(blocks, draft);
     'parts: for range in ranges {
         let mut at = range.start;
@@ -302,6 +313,75 @@ pub(crate) fn convert_some(
         tree.into_plan().publish(blocks, space, draft, Form::Extents.reach())?;
     }
     Ok(Converted { done, changed })
+}
+
+/// The leaf that maps the last block of a range, which is not empty. Extents outside of the range may be missing.
+///
+/// # Errors
+/// As of [`leaf`].
+pub(crate) fn last_leaf(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>) -> Result<Leaf> {
+    match form(draft)? {
+        Form::Extents => in_place::last_leaf(blocks, draft, range),
+        Form::Pointers => leaf(blocks, draft, Lblk(range.end - 1)),
+    }
+}
+
+/// The part of [`convert_some`] that is done in place: the ranges before the first one that is not, or that is damaged.
+fn convert_in_place(
+    blocks: &mut impl Blocks,
+    draft: &mut Draft,
+    ranges: &[Range<u32>],
+    most: u32,
+) -> Result<Converted> {
+    let (mut done, mut changed) = (Vec::with_capacity(ranges.len()), 0);
+    for range in ranges {
+        let mut at = range.start;
+        if range.is_empty() {
+            done.push(range.clone());
+        }
+        while at < range.end {
+            if changed == most {
+                return Ok(Converted { done, changed });
+            }
+            let part = match in_place::convert(blocks, draft, &(at..range.end)) {
+                Ok(Some(part)) => part,
+                // After a change nothing is refused any more: the next edit meets the fault first.
+                Ok(None) => return Ok(Converted { done, changed }),
+                Err(_) if changed > 0 => return Ok(Converted { done, changed }),
+                Err(fault) => return Err(fault),
+            };
+            changed += u32::from(part.is_changed);
+            done.push(at..part.end);
+            at = part.end;
+        }
+    }
+    Ok(Converted { done, changed })
+}
+
+/// The first hole of a range, as far as one leaf covers it. `Err` inside: there is none before this block.
+///
+/// # Errors
+/// As of [`leaf`].
+pub(crate) fn gap(
+    blocks: &impl Blocks,
+    draft: &Draft,
+    range: &Range<u32>,
+) -> Result<std::result::Result<Gap, u32>> {
+    if form(draft)? == Form::Extents {
+        return in_place::gap(blocks, draft, range);
+    }
+    let leaf = leaf(blocks, draft, Lblk(range.start))?;
+    let mut at = range.start;
+    while let Some(extent) = leaf.find(Lblk(at)) {
+        at = extent.logical_end().get();
+    }
+    if at >= leaf.window.end.min(range.end) {
+        return Ok(Err(at.max(leaf.window.end)));
+    }
+    let behind = leaf.extents.partition_point(|extent| extent.logical.get() < at);
+    let next = leaf.extents.get(behind).map_or(leaf.window.end, |extent| extent.logical.get());
+    let before = behind.checked_sub(1).and_then(|last| leaf.extents.get(last)).copied();
+    Ok(Ok(Gap { blocks: at..next.min(range.end), before }))
 }
 
 /// The clusters of `unmapped`, as an edit returned it, in which the file has no block left: first block and number of
@@ -399,6 +479,9 @@ fn edit(
     }
     match form {
         Form::Extents => {
+            if let Some(unmapped) = in_place::edit(blocks, draft, &range, change)? {
+                return Ok(unmapped);
+            }
             let mut tree = Tree::new(blocks, draft);
             tree.edit(&range, change)?;
             tree.into_plan().publish(blocks, space, draft, form.reach())
@@ -474,15 +557,21 @@ fn unmapped_by(old: &Extent, new: &Extent) -> impl Iterator<Item = Extent> + use
 
 /// Appends an extent, merged with the last one if they are contiguous and the sum is not too long.
 fn add(extents: &mut Vec<Extent>, next: Extent) {
-    if let Some(last) = extents.last_mut() {
-        let limit = if last.unwritten { MAX_UNWRITTEN_LENGTH } else { MAX_EXTENT_LENGTH };
-        let goes_on = last.logical_end() == next.logical
-            && last.physical.get() + u64::from(last.length) == next.physical.get()
-            && last.unwritten == next.unwritten;
-        if goes_on && last.length + next.length <= limit {
-            last.length += next.length;
-            return;
-        }
+    if !add_to(extents.last_mut(), &next) {
+        extents.push(next);
     }
-    extents.push(next);
+}
+
+/// Merges an extent with the last one. Returns whether it could.
+fn add_to(last: Option<&mut Extent>, next: &Extent) -> bool {
+    let Some(last) = last else { return false };
+    let limit = if last.unwritten { MAX_UNWRITTEN_LENGTH } else { MAX_EXTENT_LENGTH };
+    let goes_on = last.logical_end() == next.logical
+        && last.physical.get() + u64::from(last.length) == next.physical.get()
+        && last.unwritten == next.unwritten;
+    let fits = goes_on && last.length + next.length <= limit;
+    if fits {
+        last.length += next.length;
+    }
+    fits
 }

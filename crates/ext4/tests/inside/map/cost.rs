@@ -42,7 +42,9 @@ fn an_edit_among_a_million_extents_touches_its_path_only() {
         }
         let (touched, made) = (sheet.touched.borrow().len(), free.saturating_sub(pool.free.len()));
         assert!(touched <= depth + made, "{touched} blocks, {made} of them new, for block {block}");
-        assert!(sheet.calls.get() <= 2 * (depth + made), "{} calls for block {block}", sheet.calls.get());
+        // One that is not done in place walks once more.
+        let most = 3 * depth + 2 * made;
+        assert!(sheet.calls.get() <= most, "{} calls for block {block}", sheet.calls.get());
         splits[made] += 1;
     }
     // All nodes are full at first: an insert splits a leaf, and the 142 nodes above those once each.

@@ -5,3 +5,4 @@ mod cost;
 mod limits;
 mod random;
 mod sheet;
+mod twins;

@@ -1,5 +1,7 @@
 //! Writing an extent tree node.
 
+use std::ops::Range;
+
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -8,11 +10,14 @@ use super::node::{
     block_capacity, tail_offset,
 };
 use super::{ENTRY_SIZE, HEADER_SIZE, MAGIC, RawHeader, RawIndex, RawLeaf, STRUCTURE, WRITTEN_LIMIT};
-use crate::bytes::{high32, length32, low32, put};
-use crate::checksum::csum;
+use crate::bytes::{high32, le32_at, length32, low32, put};
+use crate::checksum::{csum, csum_of_flips};
 use crate::error::EncodeError;
 use crate::ext4::inode::I_BLOCK_SIZE;
 use crate::numbers::Pblk;
+
+/// Most bytes of entries whose change is put into a checksum.
+const FLIPS: usize = 8 * ENTRY_SIZE;
 
 /// Makes `bytes` — an inode's `i_block` or a whole block — a leaf with these extents, which must be in order.
 ///
@@ -46,6 +51,65 @@ pub fn encode_extent_index(
         slot.copy_from_slice(raw.as_bytes());
     }
     Ok(())
+}
+
+/// Puts `extents` in place of the entries `at` of a leaf, which lies in an inode's `i_block` or in a whole block. The
+/// entries must be in order afterwards.
+///
+/// Bytes after the last entry stay as they are. In a block, call [`update_extent_checksum`] afterwards.
+///
+/// # Errors
+/// If there are no such entries, they do not fit, or one cannot be stored; nothing was changed then.
+pub fn splice_extent_leaf(bytes: &mut [u8], at: Range<usize>, extents: &[Extent]) -> Result<(), EncodeError> {
+    let too_short = |_| EncodeError::too_short(STRUCTURE);
+    let wrong = EncodeError::new(STRUCTURE, "entries");
+    let (header, area) = RawHeader::mut_from_prefix(bytes).map_err(|_| EncodeError::too_short(STRUCTURE))?;
+    let (count, capacity) = (usize::from(header.entries.get()), usize::from(header.capacity.get()));
+    if header.magic.get() != MAGIC || header.depth.get() != 0 {
+        return Err(EncodeError::new(STRUCTURE, "depth"));
+    }
+    let behind = count.checked_sub(at.end).filter(|_| at.start <= at.end).ok_or(wrong)?;
+    let end = at.start.saturating_add(extents.len());
+    let after = end.saturating_add(behind);
+    let count_after = u16::try_from(after).ok().filter(|_| after <= capacity).ok_or(wrong)?;
+    extents.iter().try_for_each(|extent| raw_leaf(extent).map(drop))?;
+    let (entries, _) = <[RawLeaf]>::mut_from_prefix_with_elems(area, capacity).map_err(too_short)?;
+    entries.copy_within(at.end..count, end);
+    for (slot, extent) in entries.iter_mut().skip(at.start).zip(extents) {
+        *slot = raw_leaf(extent)?;
+    }
+    header.entries.set(count_after);
+    Ok(())
+}
+
+/// The same in a block whose checksum is right, which it stays. `seed` is the inode's checksum seed.
+///
+/// # Errors
+/// As of [`splice_extent_leaf`].
+pub fn splice_sealed_leaf(
+    bytes: &mut [u8],
+    at: Range<usize>,
+    extents: &[Extent],
+    seed: u32,
+) -> Result<(), EncodeError> {
+    let byte = |entry: usize| entry.saturating_mul(ENTRY_SIZE).saturating_add(HEADER_SIZE);
+    let place = byte(at.start)..byte(at.end);
+    let mut flips = [0; FLIPS];
+    let flips = flips.get_mut(..place.len()).filter(|_| extents.len() == at.len());
+    let (Some(flips), Some(before)) = (flips, bytes.get(place.clone())) else {
+        splice_extent_leaf(bytes, at, extents)?;
+        return update_extent_checksum(bytes, seed);
+    };
+    flips.copy_from_slice(before);
+    splice_extent_leaf(bytes, at, extents)?;
+    // No other byte has changed.
+    flips.iter_mut().zip(bytes.get(place.clone()).unwrap_or_default()).for_each(|(flip, now)| *flip ^= now);
+    let too_short = EncodeError::too_short(STRUCTURE);
+    let (header, _) = RawHeader::ref_from_prefix(&*bytes).map_err(|_| too_short)?;
+    let tail = tail_offset(header.capacity.get());
+    let sum = le32_at(bytes, tail).ok_or(too_short)?;
+    let behind = tail.checked_sub(place.end).ok_or(too_short)?;
+    put(bytes, tail, &(sum ^ csum_of_flips(flips, behind)).to_le_bytes(), STRUCTURE)
 }
 
 /// Brings the checksum of a node in a block of its own up to date. `seed` is the inode's checksum seed.

@@ -3,7 +3,9 @@
 mod encode;
 mod node;
 
-pub use encode::{encode_extent_index, encode_extent_leaf, update_extent_checksum};
+pub use encode::{
+    encode_extent_index, encode_extent_leaf, splice_extent_leaf, splice_sealed_leaf, update_extent_checksum,
+};
 pub use node::{
     Extent, ExtentHeader, ExtentIndex, ExtentNode, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
     NodeLimits, ROOT_CAPACITY, block_capacity,
@@ -32,7 +34,7 @@ struct RawHeader {
 }
 
 /// `struct ext4_extent`
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Debug)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 struct RawLeaf {
     logical: U32,

@@ -137,6 +137,21 @@ enum Entries<'a> {
     Index(&'a [RawIndex]),
 }
 
+impl<'a> Entries<'a> {
+    /// The entries of a node with this head; nothing about them is checked.
+    fn of(bytes: &'a [u8], header: &ExtentHeader) -> Result<Entries<'a>, Corrupt> {
+        let count = usize::from(header.entries);
+        let area = bytes.get(HEADER_SIZE..).unwrap_or_default();
+        let short = CorruptKind::Truncated(STRUCTURE);
+        if header.depth == 0 {
+            let (leaves, _) = <[RawLeaf]>::ref_from_prefix_with_elems(area, count).map_err(|_| short)?;
+            return Ok(Entries::Leaf(leaves));
+        }
+        let (indexes, _) = <[RawIndex]>::ref_from_prefix_with_elems(area, count).map_err(|_| short)?;
+        Ok(Entries::Index(indexes))
+    }
+}
+
 /// A checked node of an extent tree.
 ///
 /// The checks: magic number, depth, capacity, entry count, checksum (outside the inode), and for the
@@ -172,20 +187,20 @@ impl<'a> ExtentNode<'a> {
         ExtentNode::open(bytes, capacity, limits)
     }
 
+    /// Opens a node that [`ExtentNode::block`] has accepted with these limits, and that changed only by edits that keep
+    /// its entries in order and inside them: only its head is checked.
+    pub fn known_block(bytes: &'a [u8], limits: NodeLimits) -> Result<ExtentNode<'a>, Corrupt> {
+        let header = check_header(bytes, block_capacity(crate::bytes::length32(bytes)), limits.depth)?;
+        Ok(ExtentNode { header, limits, entries: Entries::of(bytes, &header)? })
+    }
+
     fn open(bytes: &'a [u8], capacity: u16, limits: NodeLimits) -> Result<ExtentNode<'a>, Corrupt> {
         let header = check_header(bytes, capacity, limits.depth)?;
-        let count = usize::from(header.entries);
-        let area = bytes.get(HEADER_SIZE..).unwrap_or_default();
-        let short = CorruptKind::Truncated(STRUCTURE);
-        let entries = if header.depth == 0 {
-            let (leaves, _) = <[RawLeaf]>::ref_from_prefix_with_elems(area, count).map_err(|_| short)?;
-            check_leaves(leaves, &limits)?;
-            Entries::Leaf(leaves)
-        } else {
-            let (indexes, _) = <[RawIndex]>::ref_from_prefix_with_elems(area, count).map_err(|_| short)?;
-            check_indexes(indexes, &limits)?;
-            Entries::Index(indexes)
-        };
+        let entries = Entries::of(bytes, &header)?;
+        match entries {
+            Entries::Leaf(leaves) => check_leaves(leaves, &limits)?,
+            Entries::Index(indexes) => check_indexes(indexes, &limits)?,
+        }
         Ok(ExtentNode { header, limits, entries })
     }
 
@@ -241,12 +256,18 @@ impl<'a> ExtentNode<'a> {
 
     /// The extent at `position`.
     pub fn extent(&self, position: usize) -> Option<Extent> {
-        self.extents().nth(position)
+        match self.entries {
+            Entries::Leaf(leaves) => leaves.get(position).map(Extent::decode),
+            Entries::Index(_) => None,
+        }
     }
 
     /// The index entry at `position`.
     pub fn index(&self, position: usize) -> Option<ExtentIndex> {
-        self.indexes().nth(position)
+        match self.entries {
+            Entries::Leaf(_) => None,
+            Entries::Index(indexes) => indexes.get(position).map(ExtentIndex::decode),
+        }
     }
 
     /// Position of the last extent that starts at or before `lblk`; it need not reach `lblk`.
