@@ -6,13 +6,16 @@ use crate::common;
 use crate::crash_named::{STATES, Scenario, layouts, ledger, plays};
 
 use common::log::places;
-use common::{Image, open_rw};
+use common::{Image, open_rw, patterned, read_all, read_only, read_write};
 use layouts::{FAST, FAST_LARGE};
+use std::collections::BTreeMap;
 use std::path::Path;
-use uext4::{Commits, Volume};
+use std::sync::Arc;
+use uext4::{Commits, Volume, WriteFlags};
 use uext4_ondisk::jbd2::{FastCommitRecord, FastCommitRecords, JournalSuperblock};
-use uext4_testkit::crash::{Report, State, assert_states};
-use uext4_testkit::{KernelMount, LoopOptions, Need, Scratch, needs, oracle};
+use uext4_testkit::crash::{Options, Report, State, assert_states};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions};
+use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, needs, oracle};
 
 /// One in this many states is recovered by e2fsck too.
 const EACH: usize = 16;
@@ -60,14 +63,26 @@ fn recover(judge: Judge, path: &Path) -> Result<(), String> {
 /// Plays a scenario and checks the states. Returns what was shown, the commits, and how many states e2fsck cannot read.
 fn run(scenario: &Scenario, judge: Judge, each: usize, states: usize) -> (Report, Commits, usize) {
     let (scene, handle, options) = scenario.play();
-    let options = options.at_most(states);
+    let check = |state: &State<'_>, volume: &Volume| ledger(&scene, state.marks()).check(volume);
+    let (report, confusing) = judged(&handle, &options.at_most(states), judge, each, check);
     let commits = scene.volume.commits();
+    println!("{}: {report}, {commits:?}, {confusing} that e2fsck cannot read", scenario.name);
+    (report, commits, confusing)
+}
+
+/// Passes states to `check`: recovered by us, and of one in `each` what the judge makes of it.
+fn judged(
+    handle: &CrashHandle,
+    options: &Options,
+    judge: Judge,
+    each: usize,
+    check: impl Fn(&State<'_>, &Volume) -> Result<(), String>,
+) -> (Report, usize) {
     let log = handle.log().unwrap();
     let scratch = Scratch::new(2 * log.base.len() as u64);
     let path = scratch.file("state.img");
     let (mut shown, mut confusing) = (0, 0);
-    let check = |state: &State<'_>, volume: &Volume| ledger(&scene, state.marks()).check(volume);
-    let report = assert_states(&log, &options, |state| {
+    let report = assert_states(&log, options, |state| {
         shown += 1;
         let device = state.device();
         let volume = open_rw(device.clone());
@@ -90,8 +105,7 @@ fn run(scenario: &Scenario, judge: Judge, each: usize, states: usize) -> (Report
         check(state, &volume).map_err(|wrong| format!("recovered by others: {wrong}"))?;
         volume.close().map_err(|error| error.to_string())
     });
-    println!("{}: {report}, {commits:?}, {confusing} that e2fsck cannot read", scenario.name);
-    (report, commits, confusing)
+    (report, confusing)
 }
 
 /// Defines a test for each scenario.
@@ -122,6 +136,13 @@ macro_rules! plays {
 }
 
 plays! {
+    create: FAST nothing create;
+    create_large: FAST_LARGE nothing create;
+    create_flushed: FAST nothing create;
+    recreate: FAST nothing recreate;
+    recreate_large: FAST_LARGE nothing recreate;
+    together: FAST two_files together;
+    reuse: FAST nothing revoke_and_reuse;
     append: FAST one_file append;
     append_durable: FAST one_file append_durable;
     append_large: FAST_LARGE one_file append_durable;
@@ -156,4 +177,144 @@ fn root_power_cut_among_fast_commits_is_recovered_by_the_kernel() {
     for scenario in PLAYS {
         run(scenario, Judge::Kernel, 6, 36);
     }
+    run_names(Judge::Kernel, 6, 120);
+}
+
+/// Files by name.
+type Tree = BTreeMap<String, Vec<u8>>;
+
+/// What a test says of its tree.
+enum Said {
+    /// It is about to be this.
+    Next(Arc<Tree>),
+    /// The latest one is durable.
+    Durable,
+}
+
+/// Files in `/d` that get names, lose them and grow.
+struct Names {
+    volume: Volume,
+    handle: CrashHandle,
+    rng: Rng,
+    /// The names of each file, and its contents.
+    files: Vec<(Vec<String>, Vec<u8>)>,
+    made: u64,
+}
+
+impl Names {
+    fn fresh(&mut self) -> String {
+        self.made += 1;
+        format!("/d/{}{}", "n".repeat(self.rng.below(9) as usize), self.made)
+    }
+
+    fn say(&self) {
+        let names = self.files.iter().flat_map(|(names, bytes)| names.iter().map(move |name| (name, bytes)));
+        let tree = names.map(|(name, bytes)| (name.clone(), bytes.clone())).collect();
+        self.handle.mark(Said::Next(Arc::new(tree)));
+    }
+
+    fn grow(&mut self, file: usize) {
+        let before = self.files[file].1.len();
+        let length = 1 + self.rng.below(3000) as usize;
+        self.files[file].1.extend_from_slice(&patterned(self.made, before as u64, length)[..length]);
+        self.say();
+        let (names, bytes) = &self.files[file];
+        let opened = self.volume.open_file(&names[0], read_write()).unwrap();
+        opened.write_any_at(&bytes[before..], before as u64, WriteFlags::empty()).unwrap();
+    }
+
+    /// A step. Nothing loses its last name: that is committed in full.
+    fn step(&mut self) {
+        let file = self.rng.below(self.files.len() as u64) as usize;
+        let which = self.rng.below(self.files[file].0.len() as u64) as usize;
+        let old = self.files[file].0[which].clone();
+        match self.rng.below(7) {
+            0 | 1 => {
+                let name = self.fresh();
+                self.files.push((vec![name.clone()], Vec::new()));
+                self.say();
+                drop(self.volume.open_file(&name, read_write().create_new(true)).unwrap());
+                self.grow(self.files.len() - 1);
+            }
+            2 => {
+                let name = self.fresh();
+                self.files[file].0.push(name.clone());
+                self.say();
+                self.volume.hard_link(&old, &name).unwrap();
+            }
+            3 => {
+                let name = self.fresh();
+                self.files[file].0[which] = name.clone();
+                self.say();
+                self.volume.rename(&old, &name).unwrap();
+            }
+            4 if self.files[file].0.len() > 1 => {
+                self.files[file].0.remove(which);
+                self.say();
+                self.volume.remove_file(&old).unwrap();
+            }
+            5 => self.grow(file),
+            _ => {
+                self.volume.open_file(&old, read_only()).unwrap().sync_all().unwrap();
+                // A file that was not changed since a commit says nothing of the others.
+                if self.volume.commits().fast > 0 {
+                    self.grow(file);
+                    self.volume.open_file(&old, read_only()).unwrap().sync_data().unwrap();
+                    self.handle.mark(Said::Durable);
+                }
+            }
+        }
+    }
+}
+
+/// Checks that a volume holds one of the trees since the last one that is durable.
+fn check_names(state: &State<'_>, volume: &Volume) -> Result<(), String> {
+    let mut trees: Vec<Arc<Tree>> = vec![Arc::default()];
+    for said in state.marks::<Said>() {
+        match said {
+            Said::Next(tree) => trees.push(tree.clone()),
+            Said::Durable => drop(trees.drain(..trees.len() - 1)),
+        }
+    }
+    let mut found = Tree::new();
+    for entry in volume.read_dir("/d").map_err(|error| error.to_string())? {
+        let name = String::from_utf8(entry.map_err(|error| error.to_string())?.name).unwrap();
+        if name != "." && name != ".." {
+            let path = format!("/d/{name}");
+            let file = volume.open_file(&path, read_only()).map_err(|error| error.to_string())?;
+            found.insert(path, read_all(&file));
+        }
+    }
+    match trees.iter().any(|tree| **tree == found) {
+        true => Ok(()),
+        false => Err(format!("{} files, as in none of {} trees", found.len(), trees.len())),
+    }
+}
+
+fn run_names(judge: Judge, each: usize, states: usize) {
+    for layout in [FAST, FAST_LARGE] {
+        let device = layout.image().device();
+        let crash = CrashDevice::new(device, CrashOptions::default()).unwrap();
+        let handle = crash.handle();
+        let volume = open_rw(Arc::new(crash));
+        let mut names = Names { volume, handle, rng: Rng::new(7), files: Vec::new(), made: 0 };
+        let first = names.fresh();
+        names.files.push((vec![first.clone()], Vec::new()));
+        names.say();
+        drop(names.volume.open_file(&first, read_write().create_new(true)).unwrap());
+        names.volume.sync_all().unwrap();
+        names.handle.mark(Said::Durable);
+        (0..70).for_each(|_| names.step());
+        let options = Options::new("fast_names", 1).at_most(states);
+        let (report, confusing) = judged(&names.handle, &options, judge, each, check_names);
+        let commits = names.volume.commits();
+        println!("names: {report}, {commits:?}, {confusing} that e2fsck cannot read");
+        assert!(commits.fast > 5 && report.images > 20, "{commits:?}");
+    }
+}
+
+#[test]
+fn power_cuts_among_names_leave_one_of_the_trees() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    run_names(Judge::E2fsck, EACH, STATES);
 }

@@ -1,7 +1,8 @@
 //! Describes what the steps of a transaction declared, as records of a fast commit.
 //!
 //! A file is described by the ranges that may have changed, as they are mapped now, and by its record. In the order of
-//! Linux (`ext4_fc_write_inode_data`, `ext4_fc_write_inode` in fs/ext4/fast_commit.c): ranges first.
+//! Linux (`ext4_fc_write_inode_data`, `ext4_fc_write_inode` in fs/ext4/fast_commit.c): changed names come first, the
+//! name of a new file after its record and its ranges; then the ranges and the record of each file.
 //!
 //! Only files whose map fits into the inode: a replay of e2fsck 1.47.0 puts nodes of a tree into blocks that later
 //! records map.
@@ -9,12 +10,13 @@
 use crate::ground::direct::Direct;
 use crate::ground::error::Result;
 use crate::ground::state::{Ground, is_system_file};
+use crate::ground::tracking::{ChangedName, Declared, NameChange};
 use crate::inode::draft::{Draft, place_of};
 use crate::inode::fields::journals_data;
 use std::ops::Range;
 use uext4_jbd2::{FastCommitContents, FastCommitRoom, FullCommit};
 use uext4_ondisk::ext4::{Extent, ExtentNode, FileType, InodeFlags, NodeLimits, encode_extent_leaf};
-use uext4_ondisk::jbd2::{FastCommitRecord, FastCommitWriter};
+use uext4_ondisk::jbd2::{FastCommitName, FastCommitRecord, FastCommitWriter};
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
 /// Bytes of a record's base part, and of the field after it that tells how many more are used.
@@ -33,16 +35,7 @@ pub(crate) fn describe(ground: &Ground, room: &FastCommitRoom) -> FastCommitCont
     if declared.files.is_empty() {
         return FastCommitContents::Nothing;
     }
-    let written = || -> Result<Option<Vec<u8>>> {
-        let mut writer = FastCommitWriter::new(room.block_size, room.tid.sequence(), room.first)?;
-        for (ino, blocks) in &declared.files {
-            if !describe_file(ground, &mut writer, *ino, blocks)? {
-                return Ok(None);
-            }
-        }
-        Ok(Some(writer.finish()?))
-    };
-    match written() {
+    match written(ground, room, &declared) {
         Ok(Some(blocks)) if blocks.len() <= room.blocks as usize * room.block_size => {
             FastCommitContents::Blocks(blocks)
         }
@@ -50,6 +43,65 @@ pub(crate) fn describe(ground: &Ground, room: &FastCommitRoom) -> FastCommitCont
         // What cannot be read need not be for a full commit.
         Ok(None) | Err(_) => FastCommitContents::Full(FullCommit::File),
     }
+}
+
+/// The blocks of a fast commit. `None` if no record describes something.
+fn written(ground: &Ground, room: &FastCommitRoom, declared: &Declared) -> Result<Option<Vec<u8>>> {
+    let mut writer = FastCommitWriter::new(room.block_size, room.tid.sequence(), room.first)?;
+    let mut files = declared.files.clone();
+    for ChangedName { change, parent, ino, name } in &declared.names {
+        if !takes_names(ground, *parent)? {
+            return Ok(None);
+        }
+        let changed = FastCommitName { parent: *parent, ino: *ino, name };
+        let record = match change {
+            NameChange::Create => {
+                // Its ranges come with its first record; that at the end sets the times again.
+                let blocks = files.insert(*ino, 0..0).unwrap_or(0..0);
+                if !describe_new(ground, &mut writer, *ino, &blocks)? {
+                    return Ok(None);
+                }
+                FastCommitRecord::Create(changed)
+            }
+            NameChange::Link => FastCommitRecord::Link(changed),
+            NameChange::Unlink => FastCommitRecord::Unlink(changed),
+        };
+        writer.push(&record)?;
+    }
+    for (ino, blocks) in &files {
+        if !describe_file(ground, &mut writer, *ino, blocks)? {
+            return Ok(None);
+        }
+    }
+    Ok(Some(writer.finish()?))
+}
+
+/// Whether names in a directory can be described. e2fsck 1.47.0 does not hash folded names as others do.
+fn takes_names(ground: &Ground, ino: Ino) -> Result<bool> {
+    let draft = Draft::load(&Direct(ground), ino)?;
+    let disk = &draft.disk;
+    Ok(disk.file_type() == Some(FileType::Directory)
+        && disk.links > 0
+        && !disk.flags.intersects(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT | InodeFlags::INLINE_DATA)
+        && !is_beside_journal(ground, &draft)?)
+}
+
+/// Describes a new file, with attributes in its record. `false` if no record can.
+fn describe_new(
+    ground: &Ground,
+    writer: &mut FastCommitWriter,
+    ino: Ino,
+    blocks: &Range<u32>,
+) -> Result<bool> {
+    let draft = Draft::load(&Direct(ground), ino)?;
+    if !is_describable(ground, &draft)
+        || is_beside_journal(ground, &draft)?
+        || draft.disk.xattr_block.get() != 0
+    {
+        return Ok(false);
+    }
+    writer.push(&FastCommitRecord::Inode { ino, raw: &draft.raw })?;
+    describe_ranges(ground, writer, &draft, blocks)
 }
 
 /// Describes a file. `false` if no record can.
@@ -63,6 +115,24 @@ fn describe_file(
     if !is_describable(ground, &draft) || is_beside_journal(ground, &draft)? {
         return Ok(false);
     }
+    if !describe_ranges(ground, writer, &draft, blocks)? {
+        return Ok(false);
+    }
+    let size = draft.raw.len();
+    let more = if size >= BASE + EXTRA { usize::from(draft.disk.extra_isize) } else { 0 };
+    let Some(raw) = draft.raw.get(..BASE + more) else { return Ok(false) };
+    writer.push(&FastCommitRecord::Inode { ino, raw })?;
+    Ok(true)
+}
+
+/// Describes how blocks of a file are mapped. `false` if its map has nodes.
+fn describe_ranges(
+    ground: &Ground,
+    writer: &mut FastCommitWriter,
+    draft: &Draft,
+    blocks: &Range<u32>,
+) -> Result<bool> {
+    let ino = draft.ino;
     let root = ExtentNode::root(&draft.disk.i_block, NodeLimits::root(&ground.superblock))?;
     if root.depth() > 0 {
         return Ok(false);
@@ -78,10 +148,6 @@ fn describe_file(
         at = part.end;
     }
     delete(writer, ino, at..blocks.end)?;
-    let size = draft.raw.len();
-    let more = if size >= BASE + EXTRA { usize::from(draft.disk.extra_isize) } else { 0 };
-    let Some(raw) = draft.raw.get(..BASE + more) else { return Ok(false) };
-    writer.push(&FastCommitRecord::Inode { ino, raw })?;
     Ok(true)
 }
 

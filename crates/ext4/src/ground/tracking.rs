@@ -8,8 +8,28 @@ use std::ops::Range;
 use uext4_jbd2::Tid;
 use uext4_ondisk::Ino;
 
-/// Most files of one fast commit.
-const FILES: usize = 256;
+/// Most files, and most changes of names, of one fast commit.
+const MOST: usize = 256;
+
+/// How a name changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NameChange {
+    /// The first name of a new file.
+    Create,
+    /// Another name of a file.
+    Link,
+    /// The name is gone; the file has others.
+    Unlink,
+}
+
+/// A changed name of a regular file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChangedName {
+    pub(crate) change: NameChange,
+    pub(crate) parent: Ino,
+    pub(crate) ino: Ino,
+    pub(crate) name: Box<[u8]>,
+}
 
 /// The declarations of a volume with an area for fast commits.
 #[derive(Debug, Default)]
@@ -21,13 +41,15 @@ pub(crate) struct Declared {
     tid: Tid,
     /// Changed files, each with the blocks whose mapping may have changed.
     pub(crate) files: BTreeMap<Ino, Range<u32>>,
+    /// Changed names, in order.
+    pub(crate) names: Vec<ChangedName>,
     /// Whether there was more than is kept.
     pub(crate) overflowed: bool,
 }
 
 impl Default for Declared {
     fn default() -> Declared {
-        Declared { tid: Tid(0), files: BTreeMap::new(), overflowed: false }
+        Declared { tid: Tid(0), files: BTreeMap::new(), names: Vec::new(), overflowed: false }
     }
 }
 
@@ -51,8 +73,18 @@ impl Tracking {
             Some(all) if all.start >= all.end => *all = blocks,
             Some(_) if blocks.start >= blocks.end => {}
             Some(all) => *all = all.start.min(blocks.start)..all.end.max(blocks.end),
-            None if known == FILES => declared.overflowed = true,
+            None if known == MOST => declared.overflowed = true,
             None => drop(declared.files.insert(ino, blocks)),
+        }
+    }
+
+    /// A step of transaction `tid` changes these names.
+    pub(crate) fn names(&self, tid: Tid, names: Vec<ChangedName>) {
+        let mut declared = self.0.lock();
+        let declared = declared.of(tid);
+        declared.overflowed |= declared.names.len() + names.len() > MOST;
+        if !declared.overflowed {
+            declared.names.extend(names);
         }
     }
 
@@ -78,7 +110,7 @@ mod tests {
         tracking.file(Tid(3), Ino(12), 5..7);
         tracking.file(Tid(4), Ino(13), 1..2);
         assert_eq!(tracking.take(Tid(4)).files, BTreeMap::from([(Ino(13), 1..2)]));
-        (0..=FILES as u32).for_each(|ino| tracking.file(Tid(5), Ino(ino), 0..1));
+        (0..=MOST as u32).for_each(|ino| tracking.file(Tid(5), Ino(ino), 0..1));
         assert!(tracking.take(Tid(5)).overflowed && !tracking.take(Tid(5)).overflowed);
     }
 }
