@@ -21,18 +21,18 @@ use uext4_testkit::rng::mix;
 use uext4_testkit::{KernelMount, LoopOptions, Need, VolumeBuilder, needs, oracle};
 
 /// States of each scenario, unless the environment sets another number.
-const STATES: usize = 420;
+pub const STATES: usize = 420;
 /// e2fsck checks one in this many states.
 const EACH: usize = 16;
 
 /// A scenario: its volume, the initial files, and the operations during which the power may fail.
-struct Scenario {
-    name: &'static str,
-    layout: Layout,
+pub struct Scenario {
+    pub name: &'static str,
+    pub layout: Layout,
     /// Whether it supports other layouts too.
-    anywhere: bool,
-    before: fn(&mut Scene, Layout),
-    during: fn(&mut Scene, Layout),
+    pub anywhere: bool,
+    pub before: fn(&mut Scene, Layout),
+    pub during: fn(&mut Scene, Layout),
 }
 
 impl Scenario {
@@ -45,7 +45,7 @@ impl Scenario {
     }
 
     /// Plays the scenario with the seed of the environment, or 1.
-    fn play(&self) -> (Scene, CrashHandle, Options) {
+    pub fn play(&self) -> (Scene, CrashHandle, Options) {
         let options = Options::new(self.name, 1).at_most(STATES);
         let salt = self.name.bytes().fold(7, |salt, byte| mix(salt ^ u64::from(byte)));
         let seed = mix(salt ^ options.seed) >> 34;
@@ -87,7 +87,7 @@ impl Scenario {
     }
 }
 
-fn ledger<'m>(scene: &'m Scene, marks: impl Iterator<Item = &'m Mark>) -> Ledger {
+pub fn ledger<'m>(scene: &'m Scene, marks: impl Iterator<Item = &'m Mark>) -> Ledger {
     let clusters = scene.volume.superblock().geometry.cluster_blocks() > 1;
     Ledger::new(scene.base.iter().chain(marks), clusters)
 }

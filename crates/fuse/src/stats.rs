@@ -137,6 +137,18 @@ pub(crate) fn write_volume(volume: &Volume, out: &mut String) {
     let commits = volume.commits();
     single(out, "uext4_commits_total", "counter", "Commits.", commits.count);
     single(out, "uext4_commit_blocks_total", "counter", "Blocks that they wrote.", commits.blocks);
+    single(out, "uext4_fast_commits_total", "counter", "Fast commits.", commits.fast);
+    let blocks = commits.fast_blocks;
+    single(out, "uext4_fast_commit_blocks_total", "counter", "Blocks that fast commits wrote.", blocks);
+    head(out, "uext4_full_commits_total", "counter", "Syncs that fast commits could not serve, by reason.");
+    for (reason, count) in [
+        ("area", commits.full_for_area),
+        ("undeclared", commits.full_for_undeclared),
+        ("file", commits.full_for_file),
+        ("unused", commits.full_for_unused),
+    ] {
+        let _written = writeln!(out, "uext4_full_commits_total{{reason=\"{reason}\"}} {count}");
+    }
     for (name, kind, help, took) in [
         ("uext4_commit_seconds_total", "counter", "How long commits took together.", commits.total),
         ("uext4_commit_last_seconds", "gauge", "How long the latest one took.", commits.last),

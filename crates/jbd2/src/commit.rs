@@ -94,6 +94,7 @@ impl Journal {
         let frozen = transaction.freeze(&self.cache)?;
         let place = self.switch(&transaction, &frozen)?;
         self.write_log(place, &frozen)?;
+        self.end_fast_commits()?;
         probes::commit(place.tid, place.blocks);
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.counters.commit_nanoseconds.add(took);
@@ -176,18 +177,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Erases left-over fast commits of an earlier use of the log. They do not count, but e2fsck 1.47.0 reports an
-    /// error if the number of the first one is not the expected one.
-    fn erase_fast_commits(&self) -> Result<()> {
-        if self.superblock.fast_commit_blocks() < 2 {
-            return Ok(());
-        }
-        let log_block = self.superblock.log_end() + 1;
-        let block = self.log.physical(log_block).ok_or(Error::HoleInLog { log_block })?;
-        let zeroes = crate::io::transfer_buffer(self.format.block_size as usize)?;
-        crate::io::write_blocks(&**self.log_device(), block, &zeroes, zeroes.len())
-    }
-
     fn ask(
         &self,
         call: impl FnOnce(&dyn crate::CommitHooks) -> std::result::Result<(), AbortCause>,
@@ -200,7 +189,7 @@ impl Journal {
     }
 
     /// Flushes the device of the volume, then that of the log if it is another one.
-    fn flush_devices(&self) -> Result<()> {
+    pub(crate) fn flush_devices(&self) -> Result<()> {
         self.flush_device()?;
         self.log.device().map_or(Ok(()), |device| flush(&**device))
     }

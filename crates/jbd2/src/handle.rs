@@ -24,6 +24,8 @@ pub struct Handle<'j> {
     credits: u32,
     /// Whether something was changed. (Atomic only so that a handle can be shared; there is one writer.)
     changed: AtomicBool,
+    /// Whether fast commits describe everything that it changes.
+    declared: bool,
 }
 
 impl Journal {
@@ -51,7 +53,7 @@ impl Journal {
 
 impl<'j> Handle<'j> {
     fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
-        Handle { journal, transaction, credits, changed: AtomicBool::new(false) }
+        Handle { journal, transaction, credits, changed: AtomicBool::new(false), declared: false }
     }
 
     /// The transaction. Pass it to [`Journal::datasync`] to make the change durable.
@@ -75,6 +77,13 @@ impl<'j> Handle<'j> {
         self.journal.check_alive()?;
         self.journal.count_joined();
         Ok(Joined { outer: self })
+    }
+
+    /// Declares that the records which the file system gives for a fast commit of this transaction
+    /// ([`crate::CommitHooks::describe`]) describe everything that this handle has changed and will change. After a
+    /// handle that changes something without it the transaction is only committed in full.
+    pub fn declare(&mut self) {
+        self.declared = true;
     }
 
     /// Asks for more credits in the same transaction. Never waits.
@@ -106,6 +115,7 @@ impl<'j> Handle<'j> {
     /// [`Error::Aborted`].
     pub fn order(&mut self, inode: u64) -> Result<()> {
         self.journal.check_alive()?;
+        self.transaction.note_undeclared();
         self.transaction.order(inode);
         Ok(())
     }
@@ -208,8 +218,16 @@ impl<'j> Handle<'j> {
     /// [`Error::Aborted`] if the journal was aborted while the handle was active: its changes will not become
     /// durable. The handle has ended in any case.
     pub fn stop(self) -> Result<()> {
+        self.note_undeclared();
         self.changed.store(false, Ordering::Relaxed);
         self.journal.check_alive()
+    }
+
+    /// Before the handle stops counting as active, so that a fast commit that waits for it sees this.
+    fn note_undeclared(&self) {
+        if !self.declared && self.changed.load(Ordering::Relaxed) {
+            self.transaction.note_undeclared();
+        }
     }
 
     /// Checks that the block may be changed and, for its first change, that a credit is left.

@@ -11,6 +11,46 @@ pub struct FreedRun {
     pub blocks: u64,
 }
 
+/// What a fast commit may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FastCommitRoom {
+    /// The transaction. No handle of it is active.
+    pub tid: Tid,
+    /// Whether it is the first one of this transaction, which begins with a head.
+    pub first: bool,
+    /// Maximum number of blocks.
+    pub blocks: u32,
+    /// Bytes of a block.
+    pub block_size: usize,
+}
+
+/// The contents of a fast commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FastCommitContents {
+    /// Nothing was declared since the last fast commit of the transaction.
+    Nothing,
+    /// These blocks describe everything declared since then ([`uext4_ondisk::jbd2::FastCommitWriter`]).
+    Blocks(Vec<u8>),
+    /// What was declared cannot be described.
+    Full(FullCommit),
+}
+
+/// Why a sync made a full commit although the log has an area for fast commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FullCommit {
+    /// The log was not in use yet.
+    LogUnused,
+    /// A handle made changes that it did not declare.
+    Undeclared,
+    /// The area has too little room.
+    AreaFull,
+    /// No record describes what a file has become.
+    File,
+}
+
+/// Reasons of full commits.
+pub(crate) const FULL_COMMITS: usize = 4;
+
 /// Calls that a commit makes, on the thread that commits. They may do I/O, but must neither start a handle nor wait
 /// for a commit, for room in the log or for a gate. An error aborts the journal.
 pub trait CommitHooks: Send + Sync {
@@ -38,6 +78,12 @@ pub trait CommitHooks: Send + Sync {
     /// Abort the journal.
     fn await_ordered(&self, _tid: Tid, _inodes: &[u64]) -> Result<(), AbortCause> {
         Ok(())
+    }
+
+    /// Describes what was declared since the last fast commit of the transaction, and forgets it. The journal is
+    /// quiesced: handles that wait hold no lock that comes after handles.
+    fn describe(&self, _room: &FastCommitRoom) -> FastCommitContents {
+        FastCommitContents::Full(FullCommit::File)
     }
 
     /// The transaction is durable, and [`crate::Journal::last_committed`] includes it. The blocks that it freed may now

@@ -1,6 +1,7 @@
 //! The journal: the running, committing and logged transactions; opening, quiescing, aborting, queries.
 
-use crate::hooks::CommitHooks;
+use crate::fast_area::FastArea;
+use crate::hooks::{CommitHooks, FULL_COMMITS};
 use crate::log_map::device_of;
 use crate::log_writer::LogWriter;
 use crate::space::{Limits, LogSpace, Ring, Tail};
@@ -10,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::transaction::Transaction;
 use crate::turn::CommitTurn;
 use crate::wait::WaitQueue;
-use crate::{AbortCause, Error, ExtendRefusal, JournalOptions, LogMap, Result, Tid};
+use crate::{AbortCause, Error, ExtendRefusal, FullCommit, JournalOptions, LogMap, Result, Tid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::fmt;
@@ -47,6 +48,10 @@ pub struct Journal {
     pub(crate) store: Mutex<Store>,
     pub(crate) hooks: OnceLock<Arc<dyn CommitHooks>>,
     pub(crate) reserved: Arc<Reserved>,
+    /// Where fast commits go, if the log has an area for them.
+    pub(crate) fast: Option<FastArea>,
+    /// Whether this journal makes any.
+    makes_fast: bool,
     pub(crate) counters: Counters,
 }
 
@@ -133,6 +138,10 @@ pub(crate) struct Counters {
     /// Of commits: together, and the latest.
     pub commit_nanoseconds: Count,
     pub last_commit_nanoseconds: Count,
+    pub fast_commits: Count,
+    pub fast_commit_blocks: Count,
+    /// Full commits made instead, by reason ([`crate::FullCommit`]).
+    pub full_commits: [Count; FULL_COMMITS],
 }
 
 /// A counter. Only the duration of the latest commit is set anew.
@@ -181,6 +190,18 @@ pub struct JournalStats {
     pub last_commit_nanoseconds: u64,
     /// Log blocks written for them.
     pub blocks_logged: u64,
+    /// Fast commits.
+    pub fast_commits: u64,
+    /// Blocks of the fast-commit area written for them.
+    pub fast_commit_blocks: u64,
+    /// Syncs that found no room in the fast-commit area.
+    pub full_for_area: u64,
+    /// Syncs that committed in full because a change was not declared for fast commits.
+    pub full_for_undeclared: u64,
+    /// Syncs that committed in full because no record describes what a file has become.
+    pub full_for_file: u64,
+    /// Syncs that committed in full because the log was not in use yet.
+    pub full_for_unused: u64,
     /// Times log space was freed.
     pub checkpoints: u64,
     /// Blocks written home for that.
@@ -255,6 +276,8 @@ impl Journal {
             format: LogFormat::of(&superblock),
             limits,
             ring: Ring { first, end: superblock.log_end() },
+            fast: FastArea::of(&superblock),
+            makes_fast: options.fast_commits,
             superblock,
             state: RwLock::new(state),
             committed,
@@ -286,6 +309,12 @@ impl Journal {
     #[must_use]
     pub fn cache(&self) -> &BufferCache {
         &self.cache
+    }
+
+    /// Whether [`Journal::sync`] may make fast commits: they were asked for, and the log has an area for them.
+    #[must_use]
+    pub fn makes_fast_commits(&self) -> bool {
+        self.makes_fast && self.fast.is_some()
     }
 
     /// Where the blocks of the log are.
@@ -555,6 +584,7 @@ impl Journal {
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         let counters = &self.counters;
+        let full = |reason: FullCommit| counters.full_commits[reason as usize].get();
         let state = self.state.read();
         let mut stats = JournalStats {
             handles_started: counters.handles_started.get(),
@@ -569,6 +599,12 @@ impl Journal {
             checkpoints: counters.checkpoints.get(),
             home_writes: counters.home_writes.get(),
             flushes: counters.flushes.get(),
+            fast_commits: counters.fast_commits.get(),
+            fast_commit_blocks: counters.fast_commit_blocks.get(),
+            full_for_area: full(FullCommit::AreaFull),
+            full_for_undeclared: full(FullCommit::Undeclared),
+            full_for_file: full(FullCommit::File),
+            full_for_unused: full(FullCommit::LogUnused),
             free_blocks: state.space.free,
             reserved_blocks: self.reserved.blocks(),
             ..JournalStats::default()

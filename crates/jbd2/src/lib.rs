@@ -17,6 +17,7 @@
 //! | `transaction.rs` | a transaction: credits, active handles, buffers |
 //! | `handle.rs` | one operation in a transaction |
 //! | `turn.rs`, `commit.rs`, `log_writer.rs` | who commits; the steps of a commit; the blocks of the log |
+//! | `fast_area.rs`, `fast_commit.rs` | what a transaction changed so far, as records of the file system |
 //! | `checkpoint.rs` | home writes, the tail, emptying the log |
 //! | `hooks.rs` | calls of a commit into the file system |
 //! | `wait.rs` | sleeping and waking |
@@ -33,6 +34,7 @@
 //! | a commit block | ordered data and all other blocks of the transaction complete, then one flush (of each device) |
 //! | the number of the last commit advances | the commit block is durable (FUA, or write and flush) |
 //! | a home write | the commit of its image |
+//! | a fast commit counts | everything written before it is flushed |
 //! | the tail passes a transaction | its remaining home writes complete, then one flush |
 //! | log blocks are used again | the superblock with the tail past them is durable |
 //! | a freed block is used again | its commit, and its buffer is forgotten |
@@ -66,6 +68,8 @@
 mod checkpoint;
 mod commit;
 mod error;
+mod fast_area;
+mod fast_commit;
 mod handle;
 mod hooks;
 mod io;
@@ -92,7 +96,7 @@ mod wait;
 pub use commit::SyncOutcome;
 pub use error::{AbortCause, Damage, Error, ExtendRefusal, Result};
 pub use handle::{Handle, Joined};
-pub use hooks::{CommitHooks, FreedRun};
+pub use hooks::{CommitHooks, FastCommitContents, FastCommitRoom, FreedRun, FullCommit};
 pub use journal::{Journal, JournalStats, UpdatesLocked};
 pub use log_map::{DeviceMap, LogMap, LogRun, RunMap};
 pub use options::JournalOptions;

@@ -66,7 +66,7 @@ pub(crate) struct LogWriter {
 
 /// Block numbers are inside the volume and the contents of a block were sized before, so this is a bug, reported
 /// without a panic.
-fn bug() -> Error {
+pub(crate) fn bug() -> Error {
     Corrupt::from(CorruptKind::JournalField("layout")).into()
 }
 

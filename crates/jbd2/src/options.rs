@@ -7,4 +7,6 @@ pub struct JournalOptions {
     pub wide: bool,
     /// Checksums of version 3, as on volumes with `metadata_csum`.
     pub checksums: bool,
+    /// An area for fast commits ([`crate::Journal::sync`]), if the log is long enough.
+    pub fast_commits: bool,
 }

@@ -16,6 +16,8 @@ const CHECKSUM_CRC32C: u8 = 4;
 const SECOND_VERSION_AT: usize = 36;
 /// Bytes of the superblock in its block.
 const SUPERBLOCK_SIZE: usize = 1024;
+/// Fewest blocks of a log beside an area for fast commits (`JBD2_MIN_JOURNAL_BLOCKS`).
+const SHORTEST: u32 = 1024;
 
 pub(crate) struct Store {
     block: u64,
@@ -43,6 +45,13 @@ pub(crate) fn prepared(info: &JournalInfo, options: &JournalOptions, blocks: u64
         features.incompat.insert(JournalIncompat::CSUM_V3);
         features.compat.remove(JournalCompat::CHECKSUM);
         superblock.checksum_type = CHECKSUM_CRC32C;
+    }
+    if options.fast_commits {
+        superblock.features.incompat.insert(JournalIncompat::FAST_COMMIT);
+        if superblock.log_end() < SHORTEST {
+            let had = info.superblock.features.incompat.contains(JournalIncompat::FAST_COMMIT);
+            superblock.features.incompat.set(JournalIncompat::FAST_COMMIT, had);
+        }
     }
     superblock
 }

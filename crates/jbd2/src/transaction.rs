@@ -109,6 +109,8 @@ pub(crate) struct Transaction {
     modified: AtomicU32,
     /// Whether a commit has other work to do.
     noted: AtomicBool,
+    /// Whether a handle changed something that it did not declare.
+    undeclared: AtomicBool,
     pub begun: Instant,
     /// Records that a revoke block holds.
     revokes_per_block: usize,
@@ -122,6 +124,7 @@ impl Transaction {
             members: Mutex::new(Members::default()),
             modified: AtomicU32::new(0),
             noted: AtomicBool::new(false),
+            undeclared: AtomicBool::new(false),
             begun: Instant::now(),
             revokes_per_block: limits.revokes_per_block,
         }
@@ -137,6 +140,18 @@ impl Transaction {
     pub(crate) fn has_work(&self) -> bool {
         // Acquire: as above.
         self.modified() > 0 || self.noted.load(Ordering::Acquire)
+    }
+
+    /// A handle changed something that no fast commit describes.
+    pub(crate) fn note_undeclared(&self) {
+        if !self.is_undeclared() {
+            self.undeclared.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether the transaction must be committed in full.
+    pub(crate) fn is_undeclared(&self) -> bool {
+        self.undeclared.load(Ordering::Acquire)
     }
 
     /// The data of this inode must be complete before the commit.

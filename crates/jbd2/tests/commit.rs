@@ -580,7 +580,7 @@ fn the_first_commit_brings_the_superblock_up_to_date() {
     bytes[at + 36..at + 1024].fill(0xEE);
     let device = Recorder::new(bytes, Caching::Fua);
     let cache = BufferCache::new(device.clone(), &CacheOptions::new(BLOCK)).unwrap();
-    let options = JournalOptions { wide: true, checksums: true };
+    let options = JournalOptions { wide: true, checksums: true, ..JournalOptions::default() };
     let journal = Journal::open_with(cache, map(), Arc::default(), &options).unwrap();
     assert_eq!(info(&device).superblock.version, SuperblockVersion::V1);
     journal.datasync(change(&journal, 0..1, 1)).unwrap();

@@ -41,7 +41,11 @@ fn seed(seed: u64, rounds: u32, cuts: u64, seen: &mut HashSet<u64>) {
     let mut start = fresh(seed);
     let caching = [Caching::Fua, Caching::Flush, Caching::Fua, Caching::Durable][seed as usize % 4];
     for _ in 0..3 {
-        let options = JournalOptions { wide: random.chance(30), checksums: random.chance(30) };
+        let options = JournalOptions {
+            wide: random.chance(30),
+            checksums: random.chance(30),
+            ..JournalOptions::default()
+        };
         let run = run(start, caching, &options, rounds, &mut random);
         start = crash(&run, cuts, &mut random, seen, &mut |_, _| ());
     }
@@ -61,7 +65,7 @@ fn every_failure_keeps_what_was_promised() {
     ] {
         for operation in (seed..4000).step_by(7) {
             let mut random = Rng::new(seed);
-            let options = JournalOptions { wide: false, checksums: true };
+            let options = JournalOptions { wide: false, checksums: true, ..JournalOptions::default() };
             let (run, result) = run_with(fresh(seed), caching, &options, 60, &mut random, operation, once);
             let failed = run.hooks.device.failed.load(SeqCst);
             if caching == Caching::Durable {

@@ -75,7 +75,7 @@ fn e2fsck_replays_a_log_without_checksums() {
 #[test]
 fn e2fsck_replays_a_log_as_the_kernel_has_it() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let options = JournalOptions { wide: true, checksums: true };
+    let options = JournalOptions { wide: true, checksums: true, ..JournalOptions::default() };
     agrees("usual", &[], "", &options, Caching::Fua);
     agrees("no-fua", &[], "", &options, Caching::Flush);
 }
@@ -83,7 +83,7 @@ fn e2fsck_replays_a_log_as_the_kernel_has_it() {
 #[test]
 fn the_kernel_replays_the_same() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let options = JournalOptions { wide: true, checksums: true };
+    let options = JournalOptions { wide: true, checksums: true, ..JournalOptions::default() };
     let mount = |path: &Path| with_kernel(path, "", |_| ());
     agrees_with("kernel", &[], "", &options, Caching::Fua, &mount);
     agrees_with(
@@ -105,6 +105,6 @@ fn e2fsck_replays_checksums_of_version_2() {
 #[test]
 fn e2fsck_replays_a_log_with_room_for_fast_commits() {
     needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
-    let options = JournalOptions { wide: true, checksums: true };
+    let options = JournalOptions { wide: true, checksums: true, ..JournalOptions::default() };
     agrees("fast", &["-O", "fast_commit", "-J", "size=2,fast_commit_size=64"], "", &options, Caching::Fua);
 }

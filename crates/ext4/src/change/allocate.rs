@@ -94,6 +94,7 @@ impl Files<'_> {
                 Err(error) => return Err(error),
             };
             edit.store(blocks, Change::Data)?;
+            blocks.declare(inode.ino(), extent.logical.get()..extent.logical_end().get());
             let (first, length) = (extent.logical.get(), u64::from(extent.length));
             let run = Run { first, length, state: State::Unwritten, physical: extent.physical.get() };
             if inode.state.kind() != MapKind::Journaled {

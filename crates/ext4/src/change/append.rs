@@ -220,6 +220,7 @@ impl Files<'_> {
                 appending.claim.take_next(blocks)?;
             }
             edit.store(blocks, Change::Data)?;
+            blocks.declare(inode.ino(), appending.blocks.start as u32..appending.blocks.end as u32);
             inode.state.converted(&mut map, blocks.tid().0, std::slice::from_ref(&appending.blocks))?;
             inode.state.set_size(size, size);
             Ok(Some(()))

@@ -61,6 +61,7 @@ impl Files<'_> {
             if written.into_iter().any(|extent| !extent.unwritten) {
                 edit::convert(blocks, &mut self.space.promised(), &mut edit, part.clone(), true)?;
                 edit.store(blocks, Change::Data)?;
+                blocks.declare(inode.ino(), part.clone());
             }
             Ok(part.end)
         })

@@ -100,6 +100,9 @@ impl Files<'_> {
             if grown.is_some() || before != (edit.disk.i_block, edit.disk.blocks_raw, edit.disk.flags) {
                 edit.store(blocks, Change::Data)?;
             }
+            let (first, end) =
+                (done.first().map_or(0, |part| part.start), done.last().map_or(0, |part| part.end));
+            blocks.declare(inode.ino(), first..end);
             if changed > 0 {
                 let done: Vec<_> = done.iter().map(|part| part.start.into()..part.end.into()).collect();
                 inode.state.converted(&mut map, blocks.tid().0, &done)?;

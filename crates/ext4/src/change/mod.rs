@@ -11,6 +11,7 @@
 //! | `clear.rs` | marks written blocks unwritten |
 //! | `shift.rs` | moves blocks within the file |
 //! | `swap.rs` | puts blocks in place of others: atomic writes |
+//! | `fast_commit.rs` | describes for fast commits what was declared |
 //! | `free.rs` | frees everything an unlinked inode has |
 //! | `attributes.rs` | copies owner, mode, access control lists and the like from a replaced file |
 //! | `set_attributes.rs` | sets permissions, owner, times and the like |
@@ -36,6 +37,7 @@ mod attributes;
 mod clear;
 mod convert;
 pub(crate) mod data;
+pub(crate) mod fast_commit;
 pub(crate) mod free;
 mod inline;
 pub(crate) mod orphans;

@@ -198,6 +198,7 @@ impl Files<'_> {
             if last.is_some() || size.is_some() {
                 edit.store(blocks, Change::Data)?;
             }
+            blocks.declare(inode.ino(), last.map_or(0..0, |last| last.blocks));
             drop(map);
             if let Some(size) = size {
                 inode.state.set_size(size, size);

@@ -95,7 +95,11 @@ impl Files<'_> {
                 }
                 edit.stamp(now, false);
                 edit.count_version();
-                edit.store(blocks, Change::Attributes)
+                edit.store(blocks, Change::Attributes)?;
+                if !touches_xattrs && set.flags.is_none() && set.project.is_none() {
+                    blocks.declare(inode.ino(), 0..0);
+                }
+                Ok(())
             })
         })
     }

@@ -25,7 +25,9 @@ impl Files<'_> {
             return Ok(());
         }
         Journaled::run(self.state, "times", CREDITS, |blocks| {
-            inode.edit(blocks)?.store(blocks, Change::Attributes)
+            inode.edit(blocks)?.store(blocks, Change::Attributes)?;
+            blocks.declare(inode.ino(), 0..0);
+            Ok(())
         })
     }
 

@@ -48,6 +48,18 @@ pub struct Commits {
     pub total: Duration,
     /// How long the latest one took.
     pub last: Duration,
+    /// Fast commits, which do not count above.
+    pub fast: u64,
+    /// Blocks of the fast-commit area written for them.
+    pub fast_blocks: u64,
+    /// Syncs that committed in full because the fast-commit area was full.
+    pub full_for_area: u64,
+    /// Syncs that committed in full because a change has no records.
+    pub full_for_undeclared: u64,
+    /// Syncs that committed in full because no record describes what a file has become.
+    pub full_for_file: u64,
+    /// Syncs that committed in full because the log was not in use yet.
+    pub full_for_unused: u64,
 }
 
 impl Volume {
@@ -85,6 +97,12 @@ impl Volume {
             blocks: if journaled { journal.blocks_logged } else { journal.home_writes },
             total: Duration::from_nanos(journal.commit_nanoseconds),
             last: Duration::from_nanos(journal.last_commit_nanoseconds),
+            fast: journal.fast_commits,
+            fast_blocks: journal.fast_commit_blocks,
+            full_for_area: journal.full_for_area,
+            full_for_undeclared: journal.full_for_undeclared,
+            full_for_file: journal.full_for_file,
+            full_for_unused: journal.full_for_unused,
         }
     }
 }

@@ -29,7 +29,7 @@ impl Ground {
     /// [`Error::Aborted`].
     pub(crate) fn datasync(&self, tid: Tid) -> Result<bool> {
         match (&self.journal, &self.unlogged) {
-            (Some(journal), _) => Ok(journal.datasync(tid)? == SyncOutcome::Committed { flushed: true }),
+            (Some(journal), _) => Ok(journal.sync(tid)? == SyncOutcome::Committed { flushed: true }),
             (None, Some(unlogged)) => unlogged.commit(),
             (None, None) => Ok(false),
         }

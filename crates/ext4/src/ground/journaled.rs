@@ -8,7 +8,9 @@ use super::error::{Error, Result};
 use super::order::{Rank, Taken};
 use super::state::Ground;
 use super::trace::{Role, Watched};
+use super::tracking::ChangedName;
 use super::unlogged::Step;
+use std::ops::Range;
 use uext4_jbd2::{AbortCause, FreedRun, Handle, Tid};
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
@@ -115,6 +117,26 @@ impl<'g> Journaled<'g> {
         match &self.body {
             Body::Handle(handle) => handle.tid(),
             Body::Unlogged(step) => step.number(),
+        }
+    }
+
+    /// Declares, for fast commits, that everything this step changes is the record of a file, its map in `blocks`, and
+    /// which blocks are in use.
+    pub(crate) fn declare(&mut self, ino: Ino, blocks: Range<u32>) {
+        if let (Some(tracking), Body::Handle(handle)) = (&self.ground.tracking, &mut self.body) {
+            tracking.file(handle.tid(), ino, blocks);
+            handle.declare();
+        }
+    }
+
+    /// Declares that everything this step changes are these names, and the records of files and directories that follow
+    /// from that.
+    pub(crate) fn declare_names(&mut self, names: Vec<ChangedName>) {
+        if let (Some(tracking), Body::Handle(handle)) = (&self.ground.tracking, &mut self.body) {
+            let files: Vec<Ino> = names.iter().map(|changed| changed.ino).collect();
+            files.into_iter().for_each(|ino| tracking.file(handle.tid(), ino, 0..0));
+            tracking.names(handle.tid(), names);
+            handle.declare();
         }
     }
 

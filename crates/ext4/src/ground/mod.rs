@@ -30,5 +30,6 @@ pub(crate) mod seal;
 pub(crate) mod state;
 pub(crate) mod totals;
 pub mod trace;
+pub(crate) mod tracking;
 pub(crate) mod unlogged;
 pub(crate) mod zones;

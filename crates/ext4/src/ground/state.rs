@@ -7,6 +7,7 @@ use super::quota::Quota;
 use super::recovered::RecoveryInfo;
 use super::totals::Totals;
 use super::trace::{Scope, Trace};
+use super::tracking::Tracking;
 use super::unlogged::Unlogged;
 use super::zones::SystemZones;
 use crate::ground::known::KnownNames;
@@ -56,6 +57,8 @@ pub(crate) struct Ground {
     pub(crate) quota: Option<Arc<Quota>>,
     /// Whoever hears what operations do.
     pub(crate) trace: Option<Trace>,
+    /// What steps declare, if the log has an area for fast commits.
+    pub(crate) tracking: Option<Tracking>,
 }
 
 impl Ground {

@@ -1,6 +1,7 @@
 //! The journal of a volume: finding its blocks and opening it.
 
 use crate::ground::error::Result;
+use crate::ground::tracking::Tracking;
 use crate::ground::unlogged::Unlogged;
 use crate::inode::{Ext4State, refuse_value};
 use crate::map;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use uext4_iomap::{Found, State};
 use uext4_jbd2::{Journal, JournalInfo, JournalOptions, LogMap, LogRun, RunMap};
 use uext4_ondisk::Pblk;
-use uext4_ondisk::ext4::Incompat;
+use uext4_ondisk::ext4::{Compat, Incompat, RoCompat, Superblock};
 
 /// Finds the log. `None` if there is none, or it is on a device that a reader does not need.
 pub(crate) fn find(state: &Ext4State) -> Result<Option<Arc<dyn LogMap>>> {
@@ -80,6 +81,13 @@ pub(crate) fn open(state: &mut Ext4State, write: bool) -> Result<()> {
     }
 }
 
+/// Whether changes may be committed fast. No record tells of usage in quota files or of parts of clusters.
+fn makes_fast_commits(superblock: &Superblock) -> bool {
+    superblock.features.compat.contains(Compat::FAST_COMMIT)
+        && !superblock.features.ro_compat.contains(RoCompat::QUOTA)
+        && superblock.geometry.cluster_blocks() == 1
+}
+
 fn load(state: &mut Ext4State) -> Result<Option<(Arc<dyn LogMap>, JournalInfo)>> {
     let log: Arc<dyn LogMap> = if let Some(log) = &state.external_log {
         Arc::new(log.clone())
@@ -111,9 +119,11 @@ fn begin(state: &mut Ext4State, log: Arc<dyn LogMap>, mut info: JournalInfo, wri
         let options = JournalOptions {
             wide: features.incompat.contains(Incompat::BIT64),
             checksums: features.metadata_csum(),
+            fast_commits: makes_fast_commits(&state.superblock),
         };
         let (cache, committed) = (state.cache.clone(), state.committed.clone());
         let journal = Journal::open_with(cache, log, committed, &options)?;
+        state.tracking = journal.makes_fast_commits().then(Tracking::default);
         state.journal = Some(journal);
         state.keep_times();
     }

@@ -76,6 +76,7 @@ pub(super) fn bare(devices: Devices, superblock: Superblock, options: &VolumeOpt
         written: Written::default(),
         quota: None,
         trace: options.trace.clone().filter(|_| options.write).map(Trace::new),
+        tracking: None,
     };
     Ok(Ext4State::new(ground, options.inode_budget))
 }

@@ -362,7 +362,10 @@ fn add(
             false => Ok(()),
         });
         match limited.and_then(|()| step.insert(parent, name, made.ino, contents.kind())) {
-            Ok(()) => Ok(Ok(Some(made.ino))),
+            Ok(()) => {
+                step.tell_new();
+                Ok(Ok(Some(made.ino)))
+            }
             // The inode is as it was made, or filled. Freeing it undoes everything: at once if it has no blocks. Any
             // other error may leave a partial change.
             Err(error) if is_refusal(&error) => {

@@ -28,6 +28,7 @@ use crate::dir::map::BlockMap;
 use crate::ground::credits;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::journaled::Journaled;
+use crate::ground::tracking::{ChangedName, NameChange};
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::{Change, Edit, edit_several};
@@ -95,6 +96,8 @@ pub(crate) struct Step<'s, 'g> {
     directories: &'s Directories<'s>,
     parts: Vec<Part<'s>>,
     now: Timestamp,
+    /// For fast commits: the changes of names so far; `None` if one of them is of another kind.
+    told: Option<Vec<ChangedName>>,
 }
 
 /// Runs `step` in one handle, which is committed if a directory is synchronous. `step` returns an inner error if it
@@ -117,7 +120,7 @@ pub(crate) fn change<T>(
     let outcome = Journaled::run(files.state, "names", plan.credits(files), |blocks| {
         let taken: Vec<&Inode> = inodes.iter().map(|inode| &***inode).collect();
         let parts = edit_several(blocks, &taken)?.into_iter().map(Part::new).collect();
-        let mut inside = Step { blocks, files, directories, parts, now: now() };
+        let mut inside = Step { blocks, files, directories, parts, now: now(), told: Some(Vec::new()) };
         match step(&mut inside)? {
             Ok(done) => Ok(Ok((done, inside.finish()?))),
             Err(refused) => Ok(Err(refused)),
@@ -190,6 +193,7 @@ impl<'s, 'g> Step<'s, 'g> {
     pub(crate) fn insert(&mut self, into: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
         // The names are locked since somebody looked.
         let absent = self.files.state.names.get(into.directory_id(), name) == Some(None);
+        self.tell(NameChange::Link, into, name, ino, kind);
         self.edit_names(into, name, Some(ino), |names| match absent {
             true => names.insert_absent(name, ino, Some(kind)),
             false => names.insert(name, ino, Some(kind)),
@@ -201,6 +205,8 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// As of [`NameEdit::remove`], with nothing changed.
     pub(crate) fn remove(&mut self, from: &Inode, name: &[u8], ino: Ino) -> Result<()> {
+        let kind = self.parts.iter().find(|part| part.edit.ino == ino).map(|part| part.edit.inode().kind());
+        self.tell(NameChange::Unlink, from, name, ino, kind.unwrap_or(FileKind::Directory));
         self.edit_names(from, name, None, |names| names.remove(name, ino))
     }
 
@@ -209,6 +215,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// As of [`NameEdit::set`], with nothing changed.
     pub(crate) fn lead(&mut self, of: &Inode, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
+        self.told = None;
         self.edit_names(of, name, Some(ino), |names| names.set(name, ino, Some(kind)))
     }
 
@@ -217,6 +224,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// As of [`NameEdit::set`], with nothing changed.
     pub(crate) fn lead_parent(&mut self, of: &Inode, parent: Ino) -> Result<()> {
+        self.told = None;
         self.files.state.names.forget(of.directory_id(), b"..");
         self.with_names(of, |names| names.set(b"..", parent, Some(FileKind::Directory)))?;
         self.draft(of).map(drop)
@@ -237,6 +245,26 @@ impl<'s, 'g> Step<'s, 'g> {
     /// As of [`NameEdit::open`]; [`Error::Corrupt`].
     pub(crate) fn is_empty(&mut self, directory: &Inode) -> Result<bool> {
         self.with_names(directory, |names| names.is_empty())
+    }
+
+    /// The name inserted last is the first one of a new file.
+    pub(crate) fn tell_new(&mut self) {
+        if let Some(last) = self.told.as_mut().and_then(|told| told.last_mut()) {
+            last.change = NameChange::Create;
+        }
+    }
+
+    /// Keeps a change of a name for the declaration. Only names of regular files can be declared.
+    fn tell(&mut self, change: NameChange, parent: &Inode, name: &[u8], ino: Ino, kind: FileKind) {
+        if self.files.state.tracking.is_none() {
+            return;
+        }
+        if kind != FileKind::Regular {
+            self.told = None;
+        }
+        if let Some(told) = &mut self.told {
+            told.push(ChangedName { change, parent: parent.ino(), ino, name: name.into() });
+        }
     }
 
     fn edit_names(
@@ -305,6 +333,7 @@ impl<'s, 'g> Step<'s, 'g> {
     /// # Errors
     /// [`Limit::Links`], with nothing changed.
     pub(crate) fn count_subdirectory(&mut self, directory: &Inode, more: bool) -> Result<()> {
+        self.told = None;
         let ground = self.files.state;
         let draft = self.draft(directory)?;
         let indexed = ground.superblock.features.compat.contains(Compat::DIR_INDEX)
@@ -328,8 +357,11 @@ impl<'s, 'g> Step<'s, 'g> {
 
     /// Stores the changes. Returns the inodes that got their first name (`true`) or lost their last.
     fn finish(self) -> Result<Vec<(Ino, bool)>> {
-        let Step { blocks, files, parts, now, .. } = self;
+        let Step { blocks, files, parts, now, told, .. } = self;
         let mut moved = Vec::new();
+        // Replays find room for names, but e2fsck 1.47.0 would take any free block for a directory that grows.
+        let stays = |part: &Part<'_>| !part.grown && part.links > 0 && part.edit.disk.links > 0;
+        let told = told.filter(|told| !told.is_empty() && parts.iter().all(stays));
         for Part { mut edit, names, touched, grown, links } in parts {
             if touched && !names && links > 0 && edit.disk.links == 0 {
                 files.store_orphan(blocks, &mut edit)?;
@@ -356,6 +388,9 @@ impl<'s, 'g> Step<'s, 'g> {
                 _ => continue,
             }
             moved.push((edit.ino, edit.disk.links > 0));
+        }
+        if let Some(told) = told.filter(|_| moved.is_empty()) {
+            blocks.declare_names(told);
         }
         Ok(moved)
     }

@@ -2,9 +2,10 @@
 
 use super::Ext4;
 use crate::alloc::trim::discard_freed;
+use crate::change::fast_commit;
 use crate::opening::close;
 use std::sync::{Arc, Weak};
-use uext4_jbd2::{AbortCause, CommitHooks, FreedRun, Tid};
+use uext4_jbd2::{AbortCause, CommitHooks, FastCommitContents, FastCommitRoom, FreedRun, FullCommit, Tid};
 
 /// The file system, as seen by its journal.
 struct Hooks(Weak<Ext4>);
@@ -27,6 +28,11 @@ impl CommitHooks for Hooks {
             what: format!("the superblock could not be marked (in use): {error}").into(),
             errno: error.errno(),
         })
+    }
+
+    fn describe(&self, room: &FastCommitRoom) -> FastCommitContents {
+        let full = FastCommitContents::Full(FullCommit::File);
+        self.0.upgrade().map_or(full, |fs| fast_commit::describe(&fs.state, room))
     }
 
     fn committed(&self, _tid: Tid, freed: &[FreedRun]) {

@@ -36,6 +36,9 @@ pub const INLINE: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "inli
 pub const INLINE_1024: Layout =
     layout(16, &["-b", "4096", "-J", "size=4", "-O", "inline_data", "-I", "1024"]);
 pub const POINTERS: Layout = layout(8, &["-b", "1024", "-J", "size=1", "-O", "^extent,^64bit"]);
+pub const FAST: Layout = layout(8, &["-b", "1024", "-J", "size=2", "-O", "fast_commit"]);
+/// With large inodes, so that those of files are not in the block of the journal's, which no fast commit changes.
+pub const FAST_LARGE: Layout = layout(12, &["-b", "4096", "-J", "size=4", "-I", "1024", "-O", "fast_commit"]);
 pub const HUGE: Layout = layout(136, &["-b", "65536", "-J", "size=64"]);
 
 /// Sizes of the files on the volume with block pointers.

@@ -14,10 +14,10 @@ use crate::error::{Corrupt, CorruptKind};
 use crate::numbers::{Ino, Lblk};
 
 /// Bytes of tag and length.
-const HEAD_SIZE: usize = 4;
+pub(super) const HEAD_SIZE: usize = 4;
 /// Bytes of the fixed part of a tail's value up to its checksum.
 const TAIL_CHECKED: usize = 4;
-const NAME_MAX: usize = 255;
+pub(super) const NAME_MAX: usize = 255;
 /// Bytes of the smallest inode.
 const INODE_MIN: usize = 128;
 

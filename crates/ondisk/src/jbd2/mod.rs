@@ -2,6 +2,7 @@
 
 mod commit;
 mod fast_commit;
+mod fast_commit_writer;
 mod format;
 mod header;
 mod revoke;
@@ -12,6 +13,7 @@ pub use commit::{CommitBlock, TransactionChecksum};
 pub use fast_commit::{
     FastCommitChecksum, FastCommitEntry, FastCommitRecord, FastCommitRecords, Name as FastCommitName,
 };
+pub use fast_commit_writer::FastCommitWriter;
 pub use format::{LogChecksums, LogFormat};
 pub use header::{BlockHeader, BlockType, HEADER_SIZE, MAGIC};
 pub use revoke::Revokes;
