@@ -66,7 +66,7 @@ impl Journal {
             let attempt = self.try_fast(area, tid).map_err(|error| self.fail("fast commit", error));
             drop(turn);
             if let Attempt::Full(reason) = attempt? {
-                self.counters.full_commits[reason as usize].add(1);
+                self.counters.fast.full[reason as usize].add(1);
                 return self.datasync(tid);
             }
         }
@@ -145,8 +145,8 @@ impl Journal {
         let place = self.fast_place(area, used + last as u32)?;
         write_durable(&**self.log_device(), place, &buffer[last * size..][..size])?;
         area.set_used(used + count);
-        self.counters.fast_commits.add(1);
-        self.counters.fast_commit_blocks.add(u64::from(count));
+        self.counters.fast.commits.add(1);
+        self.counters.fast.blocks.add(u64::from(count));
         Ok(())
     }
 

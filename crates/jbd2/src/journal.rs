@@ -49,7 +49,7 @@ pub struct Journal {
     pub(crate) hooks: OnceLock<Arc<dyn CommitHooks>>,
     pub(crate) reserved: Arc<Reserved>,
     /// Where fast commits go, if the log has an area for them.
-    pub(crate) fast: Option<FastArea>,
+    pub(crate) fast: Option<Box<FastArea>>,
     /// Whether this journal makes any.
     makes_fast: bool,
     pub(crate) counters: Counters,
@@ -138,10 +138,16 @@ pub(crate) struct Counters {
     /// Of commits: together, and the latest.
     pub commit_nanoseconds: Count,
     pub last_commit_nanoseconds: Count,
-    pub fast_commits: Count,
-    pub fast_commit_blocks: Count,
+    pub fast: Box<FastCounters>,
+}
+
+/// Of fast commits. Apart from the others, which are used more often.
+#[derive(Debug, Default)]
+pub(crate) struct FastCounters {
+    pub commits: Count,
+    pub blocks: Count,
     /// Full commits made instead, by reason ([`crate::FullCommit`]).
-    pub full_commits: [Count; FULL_COMMITS],
+    pub full: [Count; FULL_COMMITS],
 }
 
 /// A counter. Only the duration of the latest commit is set anew.
@@ -276,7 +282,7 @@ impl Journal {
             format: LogFormat::of(&superblock),
             limits,
             ring: Ring { first, end: superblock.log_end() },
-            fast: FastArea::of(&superblock),
+            fast: FastArea::of(&superblock).map(Box::new),
             makes_fast: options.fast_commits,
             superblock,
             state: RwLock::new(state),
@@ -584,7 +590,7 @@ impl Journal {
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         let counters = &self.counters;
-        let full = |reason: FullCommit| counters.full_commits[reason as usize].get();
+        let full = |reason: FullCommit| counters.fast.full[reason as usize].get();
         let state = self.state.read();
         let mut stats = JournalStats {
             handles_started: counters.handles_started.get(),
@@ -599,8 +605,8 @@ impl Journal {
             checkpoints: counters.checkpoints.get(),
             home_writes: counters.home_writes.get(),
             flushes: counters.flushes.get(),
-            fast_commits: counters.fast_commits.get(),
-            fast_commit_blocks: counters.fast_commit_blocks.get(),
+            fast_commits: counters.fast.commits.get(),
+            fast_commit_blocks: counters.fast.blocks.get(),
             full_for_area: full(FullCommit::AreaFull),
             full_for_undeclared: full(FullCommit::Undeclared),
             full_for_file: full(FullCommit::File),

@@ -58,7 +58,7 @@ pub(crate) struct Ground {
     /// Whoever hears what operations do.
     pub(crate) trace: Option<Trace>,
     /// What steps declare, if the log has an area for fast commits.
-    pub(crate) tracking: Option<Tracking>,
+    pub(crate) tracking: Option<Box<Tracking>>,
 }
 
 impl Ground {

@@ -1,7 +1,6 @@
 //! The journal of a volume: finding its blocks and opening it.
 
 use crate::ground::error::Result;
-use crate::ground::tracking::Tracking;
 use crate::ground::unlogged::Unlogged;
 use crate::inode::{Ext4State, refuse_value};
 use crate::map;
@@ -123,7 +122,7 @@ fn begin(state: &mut Ext4State, log: Arc<dyn LogMap>, mut info: JournalInfo, wri
         };
         let (cache, committed) = (state.cache.clone(), state.committed.clone());
         let journal = Journal::open_with(cache, log, committed, &options)?;
-        state.tracking = journal.makes_fast_commits().then(Tracking::default);
+        state.tracking = journal.makes_fast_commits().then(Box::default);
         state.journal = Some(journal);
         state.keep_times();
     }
