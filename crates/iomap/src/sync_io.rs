@@ -344,6 +344,8 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// The general path of a write that the caller waits for.
+    // Out of line, so that the short path spills nothing for it.
+    #[inline(never)]
     pub(crate) fn write_waiting(
         &self,
         file: &OpenFile<F>,
@@ -368,6 +370,8 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// The plain durability routes, after the data is complete.
+    // Out of line, as above.
+    #[inline(never)]
     pub(crate) fn make_durable_after(
         &self,
         file: &OpenFile<F>,
