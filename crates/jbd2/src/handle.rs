@@ -24,8 +24,9 @@ pub struct Handle<'j> {
     credits: u32,
     /// Whether something was changed. (Atomic only so that a handle can be shared; there is one writer.)
     changed: AtomicBool,
-    /// Whether fast commits describe everything that it changes.
-    declared: bool,
+    /// Whether fast commits describe everything that it changes. (Atomic only so that `Option<Handle>` has its mark in
+    /// the reference: with a `bool` here, overwrites that start no handle copy their results in pieces.)
+    declared: AtomicBool,
 }
 
 impl Journal {
@@ -53,7 +54,13 @@ impl Journal {
 
 impl<'j> Handle<'j> {
     fn new(journal: &'j Journal, transaction: Arc<Transaction>, credits: u32) -> Self {
-        Handle { journal, transaction, credits, changed: AtomicBool::new(false), declared: false }
+        Handle {
+            journal,
+            transaction,
+            credits,
+            changed: AtomicBool::new(false),
+            declared: AtomicBool::new(false),
+        }
     }
 
     /// The transaction. Pass it to [`Journal::datasync`] to make the change durable.
@@ -83,7 +90,7 @@ impl<'j> Handle<'j> {
     /// ([`crate::CommitHooks::describe`]) describe everything that this handle has changed and will change. After a
     /// handle that changes something without it the transaction is only committed in full.
     pub fn declare(&mut self) {
-        self.declared = true;
+        *self.declared.get_mut() = true;
     }
 
     /// Asks for more credits in the same transaction. Never waits.
@@ -225,7 +232,7 @@ impl<'j> Handle<'j> {
 
     /// Before the handle stops counting as active, so that a fast commit that waits for it sees this.
     fn note_undeclared(&self) {
-        if !self.declared && self.changed.load(Ordering::Relaxed) {
+        if !self.declared.load(Ordering::Relaxed) && self.changed.load(Ordering::Relaxed) {
             self.transaction.note_undeclared();
         }
     }
