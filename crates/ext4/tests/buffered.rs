@@ -349,6 +349,29 @@ fn any_mix_of_requests_in_little_memory() {
 }
 
 #[test]
+fn files_give_up_pages_for_each_other() {
+    const BUDGET: u64 = 256 << 10;
+    let volume = volume_with(LARGE.image().device(), BUDGET);
+    let files: Vec<_> = (0..40).map(|number| made(&volume, &format!("/file-{number}"))).collect();
+    let contents = |number: usize| patterned(number as u64, 0, 40_000);
+    for (number, file) in files.iter().enumerate() {
+        file.write_any_at(&contents(number), 0, PLAIN).unwrap();
+        let (used, dirty) = volume.page_bytes();
+        assert!(used <= BUDGET && dirty <= BUDGET / 2, "{used} {dirty}");
+    }
+    for _ in 0..3 {
+        for (number, file) in files.iter().enumerate() {
+            assert_same_bytes(&contents(number), &read_all(file));
+            assert!(volume.page_bytes().0 <= BUDGET);
+        }
+    }
+    assert!(count(&volume, Counter::PageDrops) > 0);
+    let read = count(&volume, Counter::PageReads);
+    assert_same_bytes(&contents(39), &read_all(&files[39]));
+    assert_eq!(count(&volume, Counter::PageReads), read, "the file read last is still there");
+}
+
+#[test]
 fn a_full_volume_refuses_the_write_and_no_page_is_lost() {
     for layout in [SMALL, CLUSTERS, LARGE] {
         let device = layout.image().device();

@@ -193,7 +193,7 @@ impl<F: FileSystem> Engine<F> {
 
     /// Keeps what a read has loaded, if nothing has changed since and there is room.
     fn keep(&self, file: &OpenFile<F>, cache: &PageCache, loaded: &Loaded) {
-        if !self.make_room(file, cache, loaded.bytes.len() as u64) {
+        if !self.make_room(cache, loaded.bytes.len() as u64) {
             return;
         }
         let mut map = self.lock_pages(cache, &mut self.helper());
@@ -351,7 +351,7 @@ impl<F: FileSystem> Engine<F> {
         }
         if was_clean {
             cache.dirty_since.store(crate::coarse_now_ns().max(1), Ordering::Relaxed);
-            self.pages.note_dirty(file);
+            self.pages.note_dirty(&file.inode);
         }
         if file.notes_writes() {
             state.gate.note_write_now();
@@ -412,7 +412,7 @@ impl<F: FileSystem> Engine<F> {
         }
         state.set_cached(true);
         drop(held);
-        self.pages.note_file(file);
+        self.pages.note_cache(state.make_pages(&self.pages.totals));
         Ok(true)
     }
 

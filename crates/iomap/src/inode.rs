@@ -36,7 +36,7 @@ pub struct InodeState {
     /// The last committed transaction of the volume.
     committed: Arc<AtomicU64>,
     /// Bytes of the file in memory, from its first buffered request on.
-    pages: OnceLock<Box<PageCache>>,
+    pages: OnceLock<Arc<PageCache>>,
 }
 
 impl InodeState {
@@ -153,14 +153,14 @@ impl InodeState {
     }
 
     /// The pages, if there was a buffered request.
-    pub(crate) fn pages(&self) -> Option<&PageCache> {
-        self.pages.get().map(|pages| &**pages)
+    pub(crate) fn pages(&self) -> Option<&Arc<PageCache>> {
+        self.pages.get()
     }
 
     /// The pages, made at the first call. Their memory counts in `totals`.
-    pub(crate) fn make_pages(&self, totals: &Arc<Totals>) -> &PageCache {
+    pub(crate) fn make_pages(&self, totals: &Arc<Totals>) -> &Arc<PageCache> {
         let unit = 1usize << self.block_bits;
-        self.pages.get_or_init(|| Box::new(PageCache::new(unit, totals.clone())))
+        self.pages.get_or_init(|| Arc::new(PageCache::new(unit, totals.clone())))
     }
 
     /// log2 of the file-system block size.
@@ -273,9 +273,11 @@ impl InodeState {
         Ok(())
     }
 
-    /// Bytes of heap memory: mapping and gate. Pages are counted apart ([`Totals`]).
+    /// Bytes of heap memory: mapping, gate, and what pages need beside their bytes, which are counted apart
+    /// ([`Totals`]).
     pub fn heap_bytes(&self) -> usize {
-        self.map.resident_bytes() + self.gate.allocated_bytes()
+        let pages = self.pages.get().map_or(0, |_| size_of::<PageCache>());
+        self.map.resident_bytes() + self.gate.allocated_bytes() + pages
     }
 
     /// What a plan needs to know.

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Pages of a chunk: one bit each in its masks.
 const CHUNK: u64 = 64;
@@ -313,6 +313,8 @@ pub(crate) struct PageCache {
     /// The page after those read last, and how many the next read ahead takes.
     next: AtomicU64,
     ahead: AtomicU64,
+    /// Whether the volume knows of it, to take its clean pages for others.
+    is_known: AtomicBool,
     /// Direct requests since the last buffered one.
     direct: AtomicU32,
     /// When the oldest dirty page became one, in coarse nanoseconds; 0 if none is dirty.
@@ -329,6 +331,7 @@ impl PageCache {
             end: AtomicU64::new(0),
             next: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
+            is_known: AtomicBool::new(false),
             direct: AtomicU32::new(0),
             dirty_since: AtomicU64::new(0),
             late: Mutex::default(),
@@ -356,6 +359,11 @@ impl PageCache {
         self.ahead.store(first, Ordering::Relaxed);
         self.next.store(index + first, Ordering::Relaxed);
         first
+    }
+
+    /// Whether this is the first call.
+    pub(crate) fn is_new(&self) -> bool {
+        !self.is_known.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn note_buffered(&self) {

@@ -29,59 +29,71 @@ use std::time::Duration;
 
 /// Longest write of pages in bytes.
 const RUN_MAX: u64 = 2 << 20;
+/// Other files give up one part in so many of the budget at once.
+const PART: u64 = 32;
 /// After so many direct requests without a buffered one, a file keeps no pages.
 const STREAK: u32 = 8;
 
-/// A file with pages.
-struct Known<F: FileSystem> {
-    inode: Weak<F::Inode>,
-    /// Set while it has dirty pages, so that they do not go with the inode.
-    dirty: Option<Arc<F::Inode>>,
+/// The files that have or had pages, and the one whose turn it is to give some up.
+#[derive(Default)]
+struct Caches {
+    all: Vec<Weak<PageCache>>,
+    hand: usize,
 }
 
 /// Pages of all files of a volume.
 pub(crate) struct PageMemory<F: FileSystem> {
     pub(crate) totals: Arc<Totals>,
-    files: Mutex<HashMap<usize, Known<F>>>,
+    /// Not their inodes, which the file system could not evict then.
+    caches: Mutex<Caches>,
+    /// Inodes with dirty pages, by address: the pages must not go with them.
+    dirty: Mutex<HashMap<usize, Arc<F::Inode>>>,
 }
 
 impl<F: FileSystem> PageMemory<F> {
     pub(crate) fn new(budget: u64) -> Self {
-        PageMemory { totals: Arc::new(Totals::new(budget)), files: Mutex::default() }
+        PageMemory {
+            totals: Arc::new(Totals::new(budget)),
+            caches: Mutex::default(),
+            dirty: Mutex::default(),
+        }
     }
 
     /// A file has begun to keep pages.
-    pub(crate) fn note_file(&self, file: &OpenFile<F>) {
-        let mut files = self.files.lock();
-        if files.len().is_power_of_two() {
-            files.retain(|_, known| known.dirty.is_some() || known.inode.strong_count() > 0);
+    pub(crate) fn note_cache(&self, cache: &Arc<PageCache>) {
+        if !cache.is_new() {
+            return;
         }
-        let key = Arc::as_ptr(&file.inode) as usize;
-        let inode = Arc::downgrade(&file.inode);
-        // A number of an inode that is gone may be used again.
-        files.insert(key, Known { inode, dirty: None });
+        let all = &mut self.caches.lock().all;
+        if all.len().is_power_of_two() {
+            all.retain(|cache| cache.strong_count() > 0);
+        }
+        all.push(Arc::downgrade(cache));
     }
 
     /// A file has its first dirty page.
-    pub(crate) fn note_dirty(&self, file: &OpenFile<F>) {
-        let inode = &file.inode;
-        let known = Known { inode: Arc::downgrade(inode), dirty: Some(inode.clone()) };
-        self.files.lock().insert(Arc::as_ptr(inode) as usize, known);
+    pub(crate) fn note_dirty(&self, inode: &Arc<F::Inode>) {
+        self.dirty.lock().insert(Arc::as_ptr(inode) as usize, inode.clone());
     }
 
     /// A file has no dirty page any more. Returns what kept its inode: to be dropped without a lock.
     fn note_clean(&self, inode: &F::Inode) -> Option<Arc<F::Inode>> {
-        let mut files = self.files.lock();
-        files.get_mut(&(std::ptr::from_ref(inode) as usize)).and_then(|known| known.dirty.take())
+        self.dirty.lock().remove(&(std::ptr::from_ref(inode) as usize))
     }
 
     /// The inodes with dirty pages.
     fn dirty(&self) -> Vec<Arc<F::Inode>> {
-        self.files.lock().values().filter_map(|known| known.dirty.clone()).collect()
+        self.dirty.lock().values().cloned().collect()
     }
 
-    fn all(&self) -> Vec<Arc<F::Inode>> {
-        self.files.lock().values().filter_map(|known| known.inode.upgrade()).collect()
+    /// The file whose turn it is, if it is still in memory, and how many there are.
+    fn next_cache(&self) -> (Option<Arc<PageCache>>, usize) {
+        let mut caches = self.caches.lock();
+        caches.hand += 1;
+        if caches.hand >= caches.all.len() {
+            caches.hand = 0;
+        }
+        (caches.all.get(caches.hand).and_then(Weak::upgrade), caches.all.len())
     }
 }
 
@@ -366,7 +378,7 @@ impl<F: FileSystem> Engine<F> {
 
     /// Makes room for clean pages of a file: its own clean pages go first, then those of others. Returns whether there
     /// is room.
-    pub(crate) fn make_room(&self, file: &OpenFile<F>, cache: &PageCache, bytes: u64) -> bool {
+    pub(crate) fn make_room(&self, cache: &PageCache, bytes: u64) -> bool {
         let totals = &self.pages.totals;
         if !totals.is_full_for(bytes) {
             return true;
@@ -376,18 +388,18 @@ impl<F: FileSystem> Engine<F> {
         if !totals.is_full_for(bytes) {
             return true;
         }
-        for other in self.pages.all() {
-            if Arc::ptr_eq(&other, &file.inode) {
-                continue;
-            }
-            if let Some(mut map) = F::state(&other).pages().and_then(|cache| cache.map.try_write()) {
-                self.counters.add(Counter::PageDrops, map.evict(bytes));
-            }
-            if !totals.is_full_for(bytes) {
-                return true;
+        let (mut tried, mut count) = (0, 1);
+        // A part of the budget at a time, so that not every request has to look for some.
+        let most = bytes.max(totals.budget / PART);
+        while tried < count && totals.is_full_for(most) {
+            let (other, all) = self.pages.next_cache();
+            (tried, count) = (tried + 1, all);
+            // Its own is tried once more: that does no harm.
+            if let Some(mut map) = other.as_ref().and_then(|other| other.map.try_write()) {
+                self.counters.add(Counter::PageDrops, map.evict(most));
             }
         }
-        false
+        !totals.is_full_for(bytes)
     }
 
     /// Makes room for dirty pages: if half of the budget would be dirty, pages go home first.
@@ -415,7 +427,7 @@ impl<F: FileSystem> Engine<F> {
                 return Ok(false);
             }
         }
-        Ok(self.make_room(file, cache, bytes))
+        Ok(self.make_room(cache, bytes))
     }
 
     /// Bytes that pages take in memory, and how many of them are newer than the device.
