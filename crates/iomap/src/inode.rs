@@ -274,7 +274,7 @@ impl InodeState {
     }
 
     /// Bytes of heap memory: mapping, gate, and what pages need beside their bytes, which are counted apart
-    /// ([`Totals`]).
+    /// ([`Engine::page_bytes`](crate::Engine::page_bytes)).
     pub fn heap_bytes(&self) -> usize {
         let pages = self.pages.get().map_or(0, |_| size_of::<PageCache>());
         self.map.resident_bytes() + self.gate.allocated_bytes() + pages
