@@ -27,6 +27,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use uext4_ondisk::ext4::Timestamp;
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
@@ -34,6 +35,8 @@ use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 pub(crate) struct FreeSpace {
     account: Mutex<Account>,
     pub(super) groups: Groups,
+    /// As in the account, whose lock may be held while the device is waited for.
+    late_clusters: Arc<AtomicU64>,
 }
 
 /// Lock of the bitmaps and descriptors of all groups. Ranks after the account.
@@ -55,6 +58,8 @@ pub(super) struct Account {
     promised: u64,
     /// The part of it that was promised to the pages of a file, which allocate when they go home.
     late: HashMap<Ino, Late>,
+    /// The sum of them.
+    late_clusters: Arc<AtomicU64>,
     /// Reserved: not for file data.
     set_aside: u64,
 }
@@ -91,6 +96,7 @@ impl Account {
             let spent = clusters.min(late.clusters);
             late.clusters -= spent;
             self.promised -= spent;
+            self.late_clusters.fetch_sub(spent, Ordering::Relaxed);
         }
     }
 
@@ -131,15 +137,17 @@ impl FreeSpace {
         let size = u64::from(ground.superblock.geometry.cluster_blocks());
         let set_aside = if ground.uses_reserved { 0 } else { set_aside(&ground.superblock) / size };
         let (allocator, windows) = (Allocator::new(ground), Windows::new());
+        let late_clusters = Arc::<AtomicU64>::default();
         let account = Account {
             allocator,
             windows,
             free: ground.free_clusters,
             promised: 0,
             late: HashMap::new(),
+            late_clusters: late_clusters.clone(),
             set_aside,
         };
-        Arc::new(FreeSpace { account: Mutex::new(account), groups: Groups::default() })
+        Arc::new(FreeSpace { account: Mutex::new(account), groups: Groups::default(), late_clusters })
     }
 
     /// As [`Allocator::allocate`], from blocks that are neither promised to others nor reserved. Leaves `spare`
@@ -237,6 +245,7 @@ impl FreeSpace {
         }
         account.promised += clusters;
         account.late.entry(ino).or_default().clusters += clusters;
+        account.late_clusters.fetch_add(clusters, Ordering::Relaxed);
         Ok(())
     }
 
@@ -245,6 +254,7 @@ impl FreeSpace {
         let mut account = self.account.lock();
         if let Some(left) = account.late.remove(&ino) {
             account.promised -= left.clusters;
+            account.late_clusters.fetch_sub(left.clusters, Ordering::Relaxed);
         }
     }
 
@@ -255,9 +265,9 @@ impl FreeSpace {
         }
     }
 
-    /// Clusters that are promised to pages of files.
+    /// Clusters that are promised to pages of files. Waits for nobody.
     pub(crate) fn late_clusters(&self) -> u64 {
-        self.account.lock().late.values().map(|late| late.clusters).sum()
+        self.late_clusters.load(Ordering::Relaxed)
     }
 
     /// The same, or `None` if it would have to wait: for the lock, which is held over reads of metadata, or for a
