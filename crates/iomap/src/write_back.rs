@@ -130,7 +130,7 @@ impl<F: FileSystem> Engine<F> {
                 pages = Some(map);
             }
             let gate = state.gate.visit_exclusive(drain, help);
-            // Without the lock of the pages somebody may have begun to keep some.
+            // If the pages were not locked, another thread may have begun to keep some.
             if pages.is_some() || !state.is_cached() {
                 return Ok(Sole { gate, _pages: pages });
             }

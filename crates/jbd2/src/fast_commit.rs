@@ -17,9 +17,10 @@
 //! first eight bytes, which tell it from an unused area, and again with them when all is durable. That holds on devices
 //! that tear sectors at eight bytes too.
 //!
-//! # When they stop to count
-//! When a full commit of the transaction is durable. Then the first block is erased: e2fsck 1.47.0 takes one with an
-//! older number for an error. The last block of the area is never used: Linux fails at the end of the area.
+//! # When they no longer count
+//! They count until a full commit of the transaction is durable. Then the first block is erased, because e2fsck 1.47.0
+//! reports an error if it has an older number. The last block of the area is never used: Linux fails at the end of the
+//! area.
 
 use crate::fast_area::FastArea;
 use crate::hooks::{FastCommitContents, FastCommitRoom, FullCommit};

@@ -19,7 +19,7 @@ use uext4_ondisk::ext4::{Extent, ExtentNode, FileType, InodeFlags, NodeLimits, e
 use uext4_ondisk::jbd2::{FastCommitName, FastCommitRecord, FastCommitWriter};
 use uext4_ondisk::{Ino, Lblk, Pblk};
 
-/// Bytes of a record's base part, and of the field after it that tells how many more are used.
+/// Bytes of the first part of an inode record, and of the field behind it that holds the length of the second part.
 const BASE: usize = 128;
 const EXTRA: usize = 2;
 /// Bytes of an extent, and of the header before it.
@@ -32,7 +32,7 @@ pub(crate) fn describe(ground: &Ground, room: &FastCommitRoom) -> FastCommitCont
     if declared.overflowed {
         return FastCommitContents::Full(FullCommit::File);
     }
-    if declared.files.is_empty() {
+    if declared.files.is_empty() && declared.names.is_empty() {
         return FastCommitContents::Nothing;
     }
     match written(ground, room, &declared) {
