@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The measured promises: instruction counts (valgrind) and ratios of speeds measured side by side,
-# the walk over a million files and the check beside e2fsck among them.
+# the walk over a million files, the check beside e2fsck, buffered requests and SQLite beside the kernel among them.
 set -u
 cd "$(dirname "$0")/.."
 . scripts/steps.sh
@@ -9,4 +9,6 @@ step instructions release_tests instructions
 step floors release_tests floors
 step walk scripts/walk-bench.sh 1000000 100 3
 step check scripts/check-bench.sh
+step buffered scripts/buffered-bench.sh
+step sqlite scripts/sqlite-bench.sh
 finish

@@ -208,6 +208,8 @@ pub struct OpenHow<'g> {
     pub globals: &'g Globals,
     /// Maximum bytes of metadata cached; by default the library decides.
     pub metadata_budget: Option<u64>,
+    /// Whether a thread of the volume writes home what buffered writes left.
+    pub background: bool,
 }
 
 /// Enough for a walk, which reads no block twice.
@@ -216,7 +218,7 @@ const WALK_BUDGET: u64 = 16 << 20;
 impl<'g> OpenHow<'g> {
     /// Read only.
     pub fn reading(globals: &'g Globals, force: bool, switches: Switches) -> Self {
-        OpenHow { write: false, force, switches, globals, metadata_budget: None }
+        OpenHow { write: false, force, switches, globals, metadata_budget: None, background: false }
     }
 
     /// Read only, for walking over a whole tree.
@@ -276,6 +278,7 @@ impl<'g> OpenHow<'g> {
         let options = if self.write { VolumeOptions::read_write() } else { VolumeOptions::read_only() };
         let mut options = self.with_journals(options)?;
         options = options.force(self.force).switches(self.switches);
+        options = options.background(self.background);
         if let Some(bytes) = self.metadata_budget {
             options = options.metadata_budget(bytes);
         }

@@ -7,6 +7,7 @@ mod atomic;
 mod attributes;
 mod bounds;
 mod buffered;
+mod buffered_home;
 mod casefold;
 mod common;
 mod crash_allocate;

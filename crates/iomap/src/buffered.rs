@@ -12,10 +12,10 @@ use crate::counters::Counter;
 use crate::engine::{Engine, check_range};
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
-use crate::mapping::{Range, State};
+use crate::mapping::{Piece, Range, State};
 use crate::pages::{PageCache, PageMap};
 use crate::plan::WriteFlags;
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use std::ops;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -366,25 +366,28 @@ impl<F: FileSystem> Engine<F> {
         map: &mut PageMap,
         pages: ops::Range<u64>,
     ) -> Result<bool, F::Error> {
-        if pages.clone().all(|index| map.is_dirty(index)) {
+        if pages.clone().all(|index| map.is_newer(index)) {
             return Ok(true);
         }
         let unit = map.unit();
-        let range = Range { pos: pages.start * unit, length: (pages.end - pages.start) * unit };
-        let mut needed = 0;
-        self.visit(file, || {
-            self.for_each_piece(file, range, |piece| {
-                let of_piece = piece.logical / unit..piece.end() / unit;
-                let new = of_piece.filter(|&index| !map.is_dirty(index)).count() as u64;
-                needed += match piece.state {
-                    State::Hole => new,
-                    // Blocks of the map, if the conversion splits an extent.
-                    State::Unwritten => new.div_ceil(8).min(8),
-                    State::Written | State::Inline => 0,
-                };
-                Ok(())
-            })
-        })?;
+        // Past the end every page counts as a hole: no look, which would wait for pages that go home.
+        let past = pages.end.min(file.state().size().div_ceil(unit)).max(pages.start);
+        let new = |range: ops::Range<u64>| range.filter(|&index| !map.is_newer(index)).count() as u64;
+        let mut needed = new(past..pages.end);
+        let range = Range { pos: pages.start * unit, length: (past - pages.start) * unit };
+        let mut look = |piece: &Piece| {
+            let new = new(piece.logical / unit..piece.end() / unit);
+            needed += match piece.state {
+                State::Hole => new,
+                // Blocks of the map, if the conversion splits an extent.
+                State::Unwritten => new.div_ceil(8).min(8),
+                State::Written | State::Inline => 0,
+            };
+            Ok(())
+        };
+        if range.length > 0 {
+            self.visit(file, || self.for_each_piece(file, range, &mut look))?;
+        }
         if needed <= map.spare {
             map.spare -= needed;
             return Ok(true);
@@ -425,6 +428,16 @@ impl<F: FileSystem> Engine<F> {
         loop {
             match cache.map.try_write_for(PAUSE) {
                 Some(map) => return map,
+                None => help(),
+            }
+        }
+    }
+
+    /// The turn to send pages of a file home.
+    pub(crate) fn lock_home<'c>(&self, cache: &'c PageCache, help: &mut dyn FnMut()) -> MutexGuard<'c, ()> {
+        loop {
+            match cache.home.try_lock_for(PAUSE) {
+                Some(turn) => return turn,
                 None => help(),
             }
         }

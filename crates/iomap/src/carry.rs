@@ -55,7 +55,8 @@ impl<F: FileSystem> Engine<F> {
         if file.notes_writes() {
             guard.mark_written();
         }
-        let outcome = Writing { engine: self, file, guard: &guard, request, plan: &plan, data }.run();
+        let end = flow.home.unwrap_or(request.range.end());
+        let outcome = Writing { engine: self, file, guard: &guard, request, plan: &plan, data, end }.run();
         Ok((outcome, plan.durability))
     }
 
@@ -110,7 +111,7 @@ impl<F: FileSystem> Engine<F> {
         flow: Flow,
         help: &mut dyn FnMut(),
     ) -> Result<Option<(InodeGuard<'g>, Plan)>, F::Error> {
-        let Flow { exclusive, nowait, mut mapping, settled } = flow;
+        let Flow { exclusive, nowait, mut mapping, settled, .. } = flow;
         let state = file.state();
         if !exclusive && may_share(request, &state.view(), file.switches) {
             let counted = self.capabilities.dax.is_none();
@@ -191,6 +192,8 @@ pub(crate) struct Flow {
     pub(crate) mapping: Mapping,
     /// The file's pages are held, and none is in the way.
     pub(crate) settled: bool,
+    /// They are pages that go home, whole blocks: the bytes of the file end there, if they do.
+    pub(crate) home: Option<u64>,
 }
 
 /// A planned write under the gate.
@@ -201,6 +204,8 @@ struct Writing<'a, F: FileSystem> {
     request: &'a Request,
     plan: &'a Plan,
     data: &'a [&'a [u8]],
+    /// Where the bytes of the file end.
+    end: u64,
 }
 
 impl<F: FileSystem> Writing<'_, F> {
@@ -212,7 +217,7 @@ impl<F: FileSystem> Writing<'_, F> {
                 let extension = fs.extend_begin(inode, self.request.range)?;
                 match self.fill() {
                     Ok(fresh) => {
-                        let size = self.request.range.end().max(self.file.state().size());
+                        let size = self.end.max(self.file.state().size());
                         self.engine.end_extension(inode, self.guard, extension, fresh, size)
                     }
                     Err(error) => {
@@ -357,22 +362,31 @@ impl<F: FileSystem> Writing<'_, F> {
         Ok(step.part.length)
     }
 
-    /// Writes consecutive buffers that together fill `range`, piece by piece.
+    /// Writes consecutive buffers that together fill `range`. What is adjacent on the device and in one buffer goes in
+    /// one request.
     fn send_part(&self, range: Range, data: &[&[u8]]) -> Result<(), F::Error> {
-        let mut data = data.iter();
-        let mut buf: &[u8] = &[];
+        let mut rest = data.iter();
+        // Bytes `from..at` of `buf` are due, at byte `to` of the device.
+        let (mut buf, mut from, mut at, mut to): (&[u8], _, _, _) = (&[], 0, 0, 0);
+        let write = |part: &[u8], to| if part.is_empty() { Ok(()) } else { self.write(part, to) };
         self.engine.for_each_piece(self.file, range, |piece: &Piece| {
-            let (mut at, mut left) = (self.plan.place(piece)?, piece.length as usize);
+            let (mut place, mut left) = (self.plan.place(piece)?, piece.length as usize);
             while left > 0 {
-                while buf.is_empty() {
-                    buf = data.next().expect("buffers as long as their range");
+                if at == buf.len() {
+                    write(&buf[from..], to)?;
+                    (buf, from, at) = (rest.next().expect("buffers as long as their range"), 0, 0);
+                    continue;
                 }
-                let (part, rest) = buf.split_at(left.min(buf.len()));
-                self.write(part, at)?;
-                (at, left, buf) = (at + part.len() as u64, left - part.len(), rest);
+                if from == at || to + (at - from) as u64 != place {
+                    write(&buf[from..at], to)?;
+                    (from, to) = (at, place);
+                }
+                let part = left.min(buf.len() - at);
+                (at, left, place) = (at + part, left - part, place + part as u64);
             }
             Ok(())
-        })
+        })?;
+        write(&buf[from..at], to)
     }
 
     /// Sends one device write.

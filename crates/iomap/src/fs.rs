@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{Piece, Range};
-use crate::plan::WriteFlags;
+use crate::plan::{View, WriteFlags};
 use crate::snapshot::MapSnapshot;
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
@@ -298,6 +298,8 @@ pub struct OpenFile<F: FileSystem> {
     all_on: bool,
     /// Whether requests of any bytes go to the device at once.
     direct: bool,
+    /// Whether its writes are pages that go home: times and privileges were seen to when the pages were written.
+    of_pages: bool,
     /// How many late failures it was told.
     pub(crate) seen: AtomicU64,
 }
@@ -324,6 +326,7 @@ impl<F: FileSystem> OpenFile<F> {
             notes_writes: true,
             all_on: switches == Switches::ON,
             direct: false,
+            of_pages: false,
             seen: AtomicU64::new(seen),
         }
     }
@@ -348,6 +351,21 @@ impl<F: FileSystem> OpenFile<F> {
     /// The same file, whose writes leave its times: they were noted before.
     pub(crate) fn without_times(&self) -> Self {
         OpenFile { notes_writes: false, all_on: false, ..self.clone() }
+    }
+
+    /// A file whose pages go home: nobody's open file.
+    pub(crate) fn for_pages(inode: Arc<F::Inode>) -> Self {
+        let file = OpenFile::new(inode, true, true, Switches::ON).without_times();
+        OpenFile { of_pages: true, ..file }
+    }
+
+    /// What its plans need to know about the inode.
+    pub(crate) fn view(&self) -> View {
+        let view = self.state().view();
+        match self.of_pages {
+            true => View { disk_size: view.disk_size.with_privileged(false), ..view },
+            false => view,
+        }
     }
 
     /// Whether writes are noted in the times of the file.

@@ -1,8 +1,9 @@
 //! Pages: bytes of a file in memory, for buffered requests.
 //!
 //! A page is one file-system block. [`PageMap`] holds those of a file, sorted, in chunks of [`CHUNK`] pages; each page
-//! is clean (as on the device) or dirty (newer). Nothing here reads, writes or waits: `buffered.rs` serves requests
-//! from the pages, `write_back.rs` writes dirty ones home and keeps direct requests coherent.
+//! is clean (as on the device), dirty (newer) or sent (a copy of it is on its way home; it may get dirty again
+//! meanwhile). Nothing here reads, writes or waits: `buffered.rs` serves requests from the pages, `homeward.rs` sends
+//! dirty ones home, `write_back.rs` says when and keeps direct requests coherent.
 
 use parking_lot::{Mutex, RwLock};
 use std::any::Any;
@@ -36,7 +37,7 @@ impl Totals {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes in dirty pages.
+    /// Bytes in pages that are dirty or sent.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty.load(Ordering::Relaxed)
     }
@@ -50,13 +51,19 @@ impl Totals {
 struct Chunk {
     pages: [Option<Box<[u8]>>; CHUNK as usize],
     dirty: u64,
+    sent: u64,
     /// Pages used since the eviction last came by.
     used: AtomicU64,
 }
 
 impl Chunk {
     fn new() -> Box<Chunk> {
-        Box::new(Chunk { pages: [const { None }; CHUNK as usize], dirty: 0, used: AtomicU64::new(0) })
+        Box::new(Chunk {
+            pages: [const { None }; CHUNK as usize],
+            dirty: 0,
+            sent: 0,
+            used: AtomicU64::new(0),
+        })
     }
 
     fn note_use(&self, bit: u64) {
@@ -114,11 +121,6 @@ impl PageMap {
         self.dirty > 0
     }
 
-    /// Bytes in dirty pages.
-    pub(crate) fn dirty_bytes(&self) -> u64 {
-        self.dirty * self.unit()
-    }
-
     /// A page.
     pub(crate) fn get(&self, index: u64) -> Option<&[u8]> {
         let (chunk, inside, bit) = place(index);
@@ -133,9 +135,15 @@ impl PageMap {
         self.chunks.get(&chunk).is_some_and(|chunk| chunk.pages[inside].is_some())
     }
 
-    pub(crate) fn is_dirty(&self, index: u64) -> bool {
+    fn is_dirty(&self, index: u64) -> bool {
         let (chunk, _, bit) = place(index);
         self.chunks.get(&chunk).is_some_and(|chunk| chunk.dirty & bit != 0)
+    }
+
+    /// Whether a page is dirty or sent: newer than the device may be, and its blocks are promised or allocated.
+    pub(crate) fn is_newer(&self, index: u64) -> bool {
+        let (chunk, _, bit) = place(index);
+        self.chunks.get(&chunk).is_some_and(|chunk| (chunk.dirty | chunk.sent) & bit != 0)
     }
 
     /// Adds a clean page, unless there is one.
@@ -159,7 +167,9 @@ impl PageMap {
         if chunk.dirty & bit == 0 {
             chunk.dirty |= bit;
             self.dirty += 1;
-            self.totals.dirty.fetch_add(self.unit as u64, Ordering::Relaxed);
+            if chunk.sent & bit == 0 {
+                self.totals.dirty.fetch_add(self.unit as u64, Ordering::Relaxed);
+            }
         }
         let unit = self.unit;
         let (pages, totals) = (&mut self.pages, &self.totals);
@@ -195,21 +205,42 @@ impl PageMap {
         None
     }
 
-    /// Records that pages are as on the device.
-    pub(crate) fn clean(&mut self, range: Range<u64>) {
+    /// Records that copies of these dirty pages are on their way home.
+    pub(crate) fn send(&mut self, range: Range<u64>) {
         for index in range {
             let (number, _, bit) = place(index);
             if let Some(chunk) = self.chunks.get_mut(&number)
                 && chunk.dirty & bit != 0
             {
+                debug_assert!(chunk.sent & bit == 0, "one copy of a page at a time");
                 chunk.dirty &= !bit;
+                chunk.sent |= bit;
                 self.dirty -= 1;
-                self.totals.dirty.fetch_sub(self.unit as u64, Ordering::Relaxed);
             }
         }
     }
 
-    /// Drops pages, dirty or not.
+    /// Records that pages sent have arrived, or have not: then they are dirty as before.
+    pub(crate) fn arrive(&mut self, range: Range<u64>, home: bool) {
+        for index in range {
+            let (number, _, bit) = place(index);
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            if chunk.sent & bit == 0 {
+                continue;
+            }
+            chunk.sent &= !bit;
+            if chunk.dirty & bit == 0 {
+                if home {
+                    self.totals.dirty.fetch_sub(self.unit as u64, Ordering::Relaxed);
+                } else {
+                    chunk.dirty |= bit;
+                    self.dirty += 1;
+                }
+            }
+        }
+    }
+
+    /// Drops pages, dirty or not. None is sent.
     pub(crate) fn drop_range(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -219,7 +250,8 @@ impl PageMap {
         for number in touched {
             let first = number * CHUNK;
             let (from, to) = (range.start.max(first), range.end.min(first + CHUNK));
-            self.clean(from..to);
+            self.send(from..to);
+            self.arrive(from..to, true);
             let Some(chunk) = self.chunks.get_mut(&number) else { continue };
             let dropped =
                 (from..to).filter(|index| chunk.pages[(index - first) as usize].take().is_some()).count();
@@ -231,8 +263,9 @@ impl PageMap {
         }
     }
 
-    /// Drops all pages.
+    /// Drops all pages. None is sent.
     pub(crate) fn drop_all(&mut self) {
+        debug_assert!(self.chunks.values().all(|chunk| chunk.sent == 0), "pages are on their way home");
         self.totals.used.fetch_sub(self.pages * self.unit as u64, Ordering::Relaxed);
         self.totals.dirty.fetch_sub(self.dirty * self.unit as u64, Ordering::Relaxed);
         (self.pages, self.dirty) = (0, 0);
@@ -265,7 +298,7 @@ impl PageMap {
                 break;
             }
             let Some(chunk) = self.chunks.get_mut(&number) else { continue };
-            let kept = chunk.dirty | std::mem::take(chunk.used.get_mut());
+            let kept = chunk.dirty | chunk.sent | std::mem::take(chunk.used.get_mut());
             for (inside, page) in chunk.pages.iter_mut().enumerate() {
                 if kept & 1 << inside == 0 && page.take().is_some() {
                     dropped += 1;
@@ -317,6 +350,9 @@ pub(crate) struct PageCache {
     is_known: AtomicBool,
     /// Direct requests since the last buffered one.
     direct: AtomicU32,
+    /// The turn to send pages home, held until they have arrived: one copy of a page at a time. Taken before the lock
+    /// of the pages.
+    pub(crate) home: Mutex<()>,
     /// When the oldest dirty page became one, in coarse nanoseconds; 0 if none is dirty.
     pub(crate) dirty_since: AtomicU64,
     late: Mutex<Late>,
@@ -333,6 +369,7 @@ impl PageCache {
             ahead: AtomicU64::new(0),
             is_known: AtomicBool::new(false),
             direct: AtomicU32::new(0),
+            home: Mutex::new(()),
             dirty_since: AtomicU64::new(0),
             late: Mutex::default(),
             append: Mutex::new(()),
@@ -419,13 +456,33 @@ mod tests {
         assert_eq!(map.dirty_run(63..65, 10), Some(63..65));
         assert_eq!(map.dirty_run(66..200, 10), None);
         assert_eq!((totals.used(), totals.dirty()), (7 * 1024, 6 * 1024));
-        map.clean(0..64);
+        map.send(0..64);
+        assert_eq!(totals.dirty(), 6 * 1024, "sent pages are not home yet");
+        map.arrive(0..64, true);
         assert_eq!(map.dirty_run(0..1000, 10), Some(64..66));
         map.drop_range(64..300);
         assert!(!map.has_dirty() && map.has(63) && !map.has(64));
         assert_eq!((totals.used(), totals.dirty()), (4 * 1024, 0));
         drop(map);
         assert_eq!(totals.used(), 0);
+    }
+
+    #[test]
+    fn a_page_gets_dirty_again_while_its_copy_is_on_its_way() {
+        let (mut map, totals) = map(1 << 20);
+        (0..3).for_each(|index| map.change(index)[0] = 1);
+        map.send(0..3);
+        assert!(!map.has_dirty() && (0..3).all(|index| map.is_newer(index)));
+        map.change(1)[0] = 2;
+        assert_eq!(map.dirty_run(0..10, 10), Some(1..2));
+        assert_eq!(map.evict(1 << 20), 0, "their bytes are not on the device");
+        map.arrive(0..2, true);
+        assert!(!map.is_newer(0) && map.is_newer(1), "its new bytes have to go home too");
+        map.arrive(2..3, false);
+        assert_eq!((map.dirty_run(0..10, 10), totals.dirty()), (Some(1..3), 2 * 1024));
+        map.send(1..3);
+        map.arrive(1..3, true);
+        assert_eq!((totals.dirty(), map.dirty), (0, 0));
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl<F: FileSystem> Engine<F> {
         mapped?;
         // Load the mapping before the view: a reader that sees a converted block must also see that its conversion is
         // not durable yet (`InodeState::set_datasync_tid`).
-        let view = file.state().view();
+        let view = file.view();
         if let Some(needs) = needs_allocation(request.range, &view, &summary)
             && let Err(refused) = self.fs.check_allocates(&file.inode, needs)
         {

@@ -355,7 +355,7 @@ impl<F: FileSystem> Engine<F> {
         mapping: Mapping,
     ) -> Result<usize, F::Error> {
         let nowait = flags.contains(WriteFlags::NOWAIT);
-        let flow = Flow { exclusive: false, nowait, mapping, settled: false };
+        let flow = Flow { exclusive: false, nowait, mapping, settled: false, home: None };
         let request = &Request { sync: file.flags_of(flags).sync(), ..*request };
         let (outcome, durability) = self.carry_out(file, data, request, flow, &mut self.helper())?;
         outcome?;

@@ -1,4 +1,4 @@
-//! Dirty pages go home, and direct requests meet pages.
+//! When dirty pages go home, and what direct requests do with pages.
 //!
 //! | request | what it does with the pages of its file |
 //! |---|---|
@@ -7,19 +7,17 @@
 //! | truncation, hole, allocation, shift, change of flags | writes all dirty pages home and drops all |
 //! | sync | writes all dirty pages home |
 //!
-//! Pages also go home by age ([`Engine::write_old_pages`]), when half of the budget is dirty, and when the last writer
-//! closes a file ([`Engine::end_pages`]). A failure leaves them dirty, and is told by the next sync of every open file.
+//! Pages also go home by age ([`Engine::write_old_pages`]), when much of the budget is dirty
+//! ([`Engine::send_pages_home`]), and when the last writer closes a file ([`Engine::end_pages`]). A failure leaves them
+//! dirty, and is told by the next sync of every open file. `homeward.rs` sends them.
 
-use crate::carry::Flow;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
+use crate::homeward::{Carriers, PageBell};
 use crate::mapping::Range;
 use crate::pages::{PageCache, PageMap, Totals};
-use crate::pipeline::Mapping;
-use crate::plan::{Request, Sync};
-use crate::switches::Switches;
 use parking_lot::{Mutex, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::ops;
@@ -27,8 +25,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Longest write of pages in bytes.
-const RUN_MAX: u64 = 2 << 20;
+/// A part of the budget in so many that may be dirty before a thread is called to write pages home. It stops at half
+/// of that. The writers do it themselves at twice as much.
+const CALL: u64 = 4;
 /// Other files give up one part in so many of the budget at once.
 const PART: u64 = 32;
 /// After so many direct requests without a buffered one, a file keeps no pages.
@@ -48,6 +47,8 @@ pub(crate) struct PageMemory<F: FileSystem> {
     caches: Mutex<Caches>,
     /// Inodes with dirty pages, by address: the pages must not go with them.
     dirty: Mutex<HashMap<usize, Arc<F::Inode>>>,
+    pub(crate) bell: PageBell,
+    pub(crate) carriers: Carriers,
 }
 
 impl<F: FileSystem> PageMemory<F> {
@@ -56,6 +57,8 @@ impl<F: FileSystem> PageMemory<F> {
             totals: Arc::new(Totals::new(budget)),
             caches: Mutex::default(),
             dirty: Mutex::default(),
+            bell: PageBell::default(),
+            carriers: Carriers::default(),
         }
     }
 
@@ -124,6 +127,7 @@ impl<F: FileSystem> Engine<F> {
         loop {
             let mut pages = None;
             if let Some(cache) = state.pages() {
+                let _turn = self.lock_home(cache, help);
                 let mut map = self.lock_pages(cache, help);
                 self.write_home_held(&file.inode, cache, &mut map, 0..u64::MAX, help)?;
                 self.drop_pages(file, &mut map, help);
@@ -145,6 +149,8 @@ impl<F: FileSystem> Engine<F> {
         bytes: Range,
         help: &mut dyn FnMut(),
     ) -> Result<RwLockWriteGuard<'c, PageMap>, F::Error> {
+        // Whoever gets the turn next copies nothing before the pages are free.
+        let _turn = self.lock_home(cache, help);
         let mut map = self.lock_pages(cache, help);
         if !file.state().is_cached() {
             return Ok(map);
@@ -170,12 +176,12 @@ impl<F: FileSystem> Engine<F> {
     }
 
     /// A range was changed by somebody who did not hold the pages, and who saw none at first: pages that were read
-    /// meanwhile may be old. Dirty ones are newer.
+    /// meanwhile may be old. Dirty ones are newer, and those on their way home.
     pub(crate) fn forget_clean(&self, file: &OpenFile<F>, bytes: Range, help: &mut dyn FnMut()) {
         let Some(cache) = file.state().pages() else { return };
         let mut map = self.lock_pages(cache, help);
         for index in map.touched(bytes.pos, bytes.end()) {
-            if !map.is_dirty(index) {
+            if !map.is_newer(index) {
                 map.drop_range(index..index + 1);
             }
         }
@@ -192,6 +198,7 @@ impl<F: FileSystem> Engine<F> {
         if cache.note_direct() < STREAK || self.fs.check_alive().is_err() {
             return Ok(false);
         }
+        let _turn = self.lock_home(cache, help);
         let mut map = self.lock_pages(cache, help);
         if map.has_dirty() && self.write_home_held(&file.inode, cache, &mut map, 0..u64::MAX, help).is_err() {
             // It is told by the next sync. Reads go on over the pages.
@@ -211,50 +218,8 @@ impl<F: FileSystem> Engine<F> {
         }
     }
 
-    /// Writes the dirty ones among `pages` home. The file's pages stay locked.
-    pub(crate) fn write_home_held(
-        &self,
-        inode: &Arc<F::Inode>,
-        cache: &PageCache,
-        map: &mut PageMap,
-        pages: ops::Range<u64>,
-        help: &mut dyn FnMut(),
-    ) -> Result<(), F::Error> {
-        let mut rest = pages;
-        while let Some(run) = map.dirty_run(rest.clone(), (RUN_MAX / map.unit()).max(1)) {
-            rest.start = run.end;
-            self.write_run(inode, cache, map, run, help)?;
-        }
-        Ok(())
-    }
-
-    /// Writes one run of dirty pages home.
-    fn write_run(
-        &self,
-        inode: &Arc<F::Inode>,
-        cache: &PageCache,
-        map: &mut PageMap,
-        run: ops::Range<u64>,
-        help: &mut dyn FnMut(),
-    ) -> Result<(), F::Error> {
-        self.fs.go_home(inode, true);
-        let written = self.send_run(inode, map, run.clone(), help);
-        self.fs.go_home(inode, false);
-        if let Err(error) = written {
-            cache.note_late(&error);
-            self.counters.bump(Counter::LateFailures);
-            return Err(error);
-        }
-        self.counters.add(Counter::PageWrites, run.end - run.start);
-        map.clean(run);
-        if !map.has_dirty() {
-            self.note_home(inode, cache, map);
-        }
-        Ok(())
-    }
-
-    /// No page is dirty any more.
-    fn note_home(&self, inode: &Arc<F::Inode>, cache: &PageCache, map: &mut PageMap) {
+    /// No page is dirty any more, and none is on its way.
+    pub(crate) fn note_home(&self, inode: &Arc<F::Inode>, cache: &PageCache, map: &mut PageMap) {
         cache.set_end(0);
         cache.dirty_since.store(0, Ordering::Relaxed);
         map.spare = 0;
@@ -263,43 +228,9 @@ impl<F: FileSystem> Engine<F> {
         drop(self.pages.note_clean(inode));
     }
 
-    fn send_run(
-        &self,
-        inode: &Arc<F::Inode>,
-        map: &PageMap,
-        run: ops::Range<u64>,
-        help: &mut dyn FnMut(),
-    ) -> Result<(), F::Error> {
-        let (file, unit) = (OpenFile::for_pages(inode.clone()), map.unit());
-        let start = run.start * unit;
-        let end = (run.end * unit).min(file.state().visible_size());
-        let mut bytes = self.bounce_buffer(((run.end - run.start) * unit) as usize)?;
-        for (index, part) in run.zip(bytes.chunks_mut(unit as usize)) {
-            if let Some(page) = map.get(index) {
-                part.copy_from_slice(page);
-            }
-        }
-        let range = Range { pos: start, length: end.saturating_sub(start) };
-        if range.length == 0 {
-            return Ok(());
-        }
-        let bounced = !range.length.is_multiple_of(u64::from(self.geometry.logical_block));
-        let request = Request { range, sync: Sync::None, bounced, queued: false };
-        let flow = Flow { exclusive: true, nowait: false, mapping: Mapping::Due, settled: true };
-        let data = &bytes[..range.length as usize];
-        self.carry_out(&file, &[data], &request, flow, help)?.0
-    }
-
-    /// Writes all dirty pages of a file home, and lets others in between.
+    /// Writes all dirty pages of a file home, and lets others use the pages meanwhile.
     pub(crate) fn write_home(&self, inode: &Arc<F::Inode>, help: &mut dyn FnMut()) -> Result<(), F::Error> {
-        let Some(cache) = F::state(inode).pages() else { return Ok(()) };
-        let mut rest = 0..u64::MAX;
-        loop {
-            let mut map = self.lock_pages(cache, help);
-            let Some(run) = map.dirty_run(rest.clone(), (RUN_MAX / map.unit()).max(1)) else { return Ok(()) };
-            rest.start = run.end;
-            self.write_run(inode, cache, &mut map, run, help)?;
-        }
+        self.write_home_while(inode, || true, help)
     }
 
     /// Writes all dirty pages of a file home, for somebody who looks at its map.
@@ -370,6 +301,7 @@ impl<F: FileSystem> Engine<F> {
 
     fn discard_pages(&self, inode: &Arc<F::Inode>) {
         let Some(cache) = F::state(inode).pages() else { return };
+        let _turn = self.lock_home(cache, &mut self.helper());
         let mut map = self.lock_pages(cache, &mut self.helper());
         map.drop_all();
         map.version += 1;
@@ -402,7 +334,8 @@ impl<F: FileSystem> Engine<F> {
         !totals.is_full_for(bytes)
     }
 
-    /// Makes room for dirty pages: if half of the budget would be dirty, pages go home first.
+    /// Makes room for dirty pages. If a quarter of the budget is dirty, the volume's thread is called; at half of it
+    /// pages go home first.
     ///
     /// # Errors
     /// Those of writing this file's pages home.
@@ -413,32 +346,42 @@ impl<F: FileSystem> Engine<F> {
         bytes: u64,
     ) -> Result<bool, F::Error> {
         let totals = &self.pages.totals;
-        let too_dirty = || totals.dirty().saturating_add(bytes) > totals.budget / 2;
-        if too_dirty() {
-            let own = cache.map.try_read().map_or(0, |map| map.dirty_bytes());
-            if own > 0 {
-                self.write_home(&file.inode, &mut self.helper())?;
-            }
-            if too_dirty() {
+        let exceeds = |part: u64| totals.dirty().saturating_add(bytes) > totals.budget / part;
+        if exceeds(CALL) {
+            self.pages.bell.ring();
+        }
+        if exceeds(CALL / 2) {
+            self.write_home_while(&file.inode, || exceeds(CALL / 2), &mut self.helper())?;
+            if exceeds(CALL / 2) {
                 // The failures of other files are theirs.
                 let _told_by_their_syncs = self.write_all_pages();
             }
-            if too_dirty() {
+            if exceeds(CALL / 2) {
                 return Ok(false);
             }
         }
         Ok(self.make_room(cache, bytes))
     }
 
+    /// What the volume's thread does when it is called: pages go home until little is dirty. Failures are told by the
+    /// next sync of their files.
+    pub fn send_pages_home(&self) {
+        let totals = &self.pages.totals;
+        let goes_on = || totals.dirty() > totals.budget / (2 * CALL) && !self.pages.bell.is_stopped();
+        for inode in self.pages.dirty() {
+            if goes_on() && !self.fs.is_gone(&inode) && self.fs.check_alive().is_ok() {
+                let _told_later = self.write_home_while(&inode, goes_on, &mut self.helper());
+            }
+        }
+    }
+
+    /// How writers call the thread that calls [`Engine::send_pages_home`].
+    pub fn page_bell(&self) -> &PageBell {
+        &self.pages.bell
+    }
+
     /// Bytes that pages take in memory, and how many of them are newer than the device.
     pub fn page_bytes(&self) -> (u64, u64) {
         (self.pages.totals.used(), self.pages.totals.dirty())
-    }
-}
-
-impl<F: FileSystem> OpenFile<F> {
-    /// A file whose pages go home: nobody's open file, and the times of its writes were noted when they were made.
-    fn for_pages(inode: Arc<F::Inode>) -> Self {
-        OpenFile::new(inode, true, true, Switches::ON).without_times()
     }
 }

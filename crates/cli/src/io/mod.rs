@@ -72,7 +72,8 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     let write = !args.read_only && (interactive && !operand.spec.options.read_only || asked);
     // Writing needs the device to itself: `--force` applies to reading only.
     let how = OpenHow::reading(globals, args.common.force && !write, args.switches.switches);
-    let volume = operand.volume(&OpenHow { write: write || args.create, ..how })?;
+    let volume =
+        operand.volume(&OpenHow { write: write || args.create, background: args.buffered, ..how })?;
     let options = OpenOptions::new().read(true).write(write).direct(!args.buffered).truncate(args.truncate);
     let file = open(args, &operand, &volume, options)?;
     let mut session = Session::new(&operand, &volume, file, write, globals.json);

@@ -1,12 +1,11 @@
-//! Periodic work of a volume open for writing: commits, and writing of times.
+//! Periodic work of a volume open for writing: commits, writing of times, and pages that go home beside the writers.
 
 use crate::ground::error::{Error, Result};
 use crate::seam::Ext4;
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use uext4_iomap::{Engine, FileSystem};
+use uext4_iomap::{Engine, FileSystem, Ring};
 
 /// How long the times of an overwritten file may stay in memory only, given regular ticks.
 const TIMES_AGE: Duration = Duration::from_secs(30);
@@ -43,31 +42,11 @@ pub(super) fn sync_all(engine: &Engine<Ext4>) -> Result<()> {
     pages.and(times)
 }
 
-/// A thread that calls `tick`. It holds the engine but not the volume, which may be dropped at any time: the drop
-/// stops the thread first.
+/// A thread that calls `tick`, and sends pages home when writers call it. It holds the engine but not the volume, which
+/// may be dropped at any time: the drop stops the thread first.
 pub(super) struct Background {
-    stop: Arc<Stop>,
+    engine: Arc<Engine<Ext4>>,
     thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct Stop {
-    asked: Mutex<bool>,
-    told: Condvar,
-}
-
-impl Stop {
-    /// Sleeps for `length`. Returns whether to go on.
-    fn pause(&self, length: Duration) -> bool {
-        let until = Instant::now() + length;
-        let mut asked = self.asked.lock();
-        while !*asked {
-            if self.told.wait_until(&mut asked, until).timed_out() {
-                break;
-            }
-        }
-        !*asked
-    }
 }
 
 impl Background {
@@ -76,29 +55,39 @@ impl Background {
     /// # Errors
     /// [`Error::Invalid`] if the system cannot start a thread.
     pub(super) fn start(engine: Arc<Engine<Ext4>>, commit_interval: Duration) -> Result<Background> {
-        let stop = Arc::new(Stop::default());
-        let (own, look) = (stop.clone(), (commit_interval / 4).clamp(Duration::from_millis(10), LOOK));
+        let (own, look) = (engine.clone(), (commit_interval / 4).clamp(Duration::from_millis(10), LOOK));
         let work = move || {
-            while own.pause(look) {
+            let mut next = Instant::now() + look;
+            loop {
+                match own.page_bell().wait(next) {
+                    Ring::Stop => break,
+                    Ring::Pages => own.send_pages_home(),
+                    Ring::Time => {}
+                }
+                if Instant::now() < next {
+                    continue;
+                }
                 // An aborted volume reports that to every caller. The thread has nothing left to do.
-                if matches!(tick(&engine, commit_interval), Err(Error::Aborted(_) | Error::Journal(_))) {
+                if matches!(tick(&own, commit_interval), Err(Error::Aborted(_) | Error::Journal(_))) {
                     break;
                 }
+                next = Instant::now() + look;
             }
+            own.page_bell().stop();
         };
-        let thread = std::thread::Builder::new().name("uext4-tick".into()).spawn(work);
-        let thread = thread.map_err(|error| {
+        engine.page_bell().attend();
+        let thread = std::thread::Builder::new().name("uext4-tick".into()).spawn(work).map_err(|error| {
+            engine.page_bell().stop();
             Error::Invalid(format!("cannot start the volume's background thread: {error}"))
         })?;
-        Ok(Background { stop, thread: Some(thread) })
+        Ok(Background { engine, thread: Some(thread) })
     }
 }
 
 impl Drop for Background {
     /// Waits for the tick under way.
     fn drop(&mut self) {
-        *self.stop.asked.lock() = true;
-        self.stop.told.notify_all();
+        self.engine.page_bell().stop();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread is not ours to pass on; inside a change it has aborted the volume.
             let _ended = thread.join();

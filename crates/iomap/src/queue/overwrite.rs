@@ -191,7 +191,7 @@ impl<F: FileSystem> QueueState<F> {
         self.write_exclusively(
             index,
             &request,
-            Flow { exclusive: true, nowait, mapping, settled: false },
+            Flow { exclusive: true, nowait, mapping, settled: false, home: None },
             payload,
             tag,
         )

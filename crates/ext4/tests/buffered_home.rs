@@ -1,0 +1,392 @@
+//! Pages on their way home: several at once, beside writers, with failures, and what they leave alone.
+
+use crate::common;
+use crate::crash_named::layouts;
+
+use common::{Image, aligned, assert_same_bytes, buffered, open_rw, patterned, read_all, read_only, within};
+use layouts::LARGE;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+use uext4::device::{
+    Capabilities, Description, Device, Geometry, MemoryDevice, Op, Queue, QueueOptions as DeviceQueueOptions,
+    Result as DeviceResult, WriteDurability,
+};
+use uext4::{Counter, Error, File, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
+use uext4_testkit::{Scratch, oracle};
+
+const PLAIN: WriteFlags = WriteFlags::empty();
+const PAGE: usize = 4096;
+
+fn count(volume: &Volume, counter: Counter) -> u64 {
+    volume.stats().get(counter)
+}
+
+/// A file of `pages` written pages, and its bytes.
+fn written(volume: &Volume, name: &str, pages: usize) -> (File, Vec<u8>) {
+    let file = volume.open_file(name, buffered().create(true)).unwrap();
+    let bytes = patterned(1, 0, pages * PAGE);
+    file.write_any_at(&bytes, 0, PLAIN).unwrap();
+    file.sync_all().unwrap();
+    (file, bytes.to_vec())
+}
+
+fn appending(volume: &Volume, name: &str) -> File {
+    volume.open_file(name, buffered().write(false).append(true).create(true)).unwrap()
+}
+
+fn change(file: &File, model: &mut [u8], number: u64, page: usize) {
+    let bytes = patterned(number, (page * PAGE) as u64, PAGE);
+    file.write_any_at(&bytes, (page * PAGE) as u64, PLAIN).unwrap();
+    model[page * PAGE..][..PAGE].copy_from_slice(&bytes);
+}
+
+fn after_a_crash(device: &dyn Device, name: &str) -> Vec<u8> {
+    let volume = open_rw(Image::of(device).device());
+    read_all(&volume.open_file(name, read_only()).unwrap())
+}
+
+fn ends_clean(volume: Volume, device: &MemoryDevice) {
+    volume.close().unwrap();
+    let scratch = Scratch::new(256 << 20);
+    let path = scratch.file("clean.img");
+    Image::of(device).save(&path);
+    oracle::e2fsck_clean(&path);
+}
+
+#[test]
+fn scattered_pages_go_home_together_and_beside_writers() {
+    let memory = LARGE.image().device();
+    let device = LateDevice::new(memory.clone());
+    let late = device.handle();
+    let volume = open_rw(Arc::new(device));
+    let (file, mut model) = written(&volume, "/file", 60);
+    (0..20).for_each(|number| change(&file, &mut model, 2, number * 3));
+    let sent = model.clone();
+    late.hold();
+    let before = count(&volume, Counter::PageWrites);
+    within(Duration::from_secs(60), move || {
+        let direct_is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let syncs = scope.spawn(|| file.sync_data().unwrap());
+            while late.waiting() < 20 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Writers and readers go on: a page that is on its way, and another one.
+            change(&file, &mut model, 3, 6);
+            change(&file, &mut model, 4, 7);
+            assert_same_bytes(&model, &read_all(&file));
+            let direct = scope.spawn(|| {
+                let mut block = aligned(PAGE);
+                block.fill(9);
+                file.write_at(&block, 9 * PAGE as u64).unwrap();
+                direct_is_done.store(true, Ordering::SeqCst);
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!direct_is_done.load(Ordering::SeqCst), "a direct write waits for the pages under it");
+            assert_eq!((late.waiting(), count(&volume, Counter::PageWrites)), (20, before));
+            late.release();
+            direct.join().unwrap();
+            syncs.join().unwrap();
+        });
+        model[9 * PAGE..10 * PAGE].fill(9);
+        assert_same_bytes(&model, &read_all(&file));
+        let crashed = after_a_crash(&*memory, "/file");
+        assert_same_bytes(&sent[..6 * PAGE], &crashed[..6 * PAGE]);
+        file.sync_data().unwrap();
+        assert_same_bytes(&model, &after_a_crash(&*memory, "/file"));
+        drop(file);
+        ends_clean(volume, &memory);
+    });
+}
+
+#[test]
+fn a_failure_leaves_only_its_own_page_dirty() {
+    let memory = LARGE.image().device();
+    let device = FaultDevice::new(memory.clone());
+    let faults = device.handle();
+    let volume = open_rw(Arc::new(device));
+    let (file, mut model) = written(&volume, "/file", 20);
+    for action in [FaultAction::Errno(libc::EIO), FaultAction::Errno(libc::EAGAIN), FaultAction::Short(512)] {
+        (0..10).for_each(|number| change(&file, &mut model, 5, number * 2));
+        let before = count(&volume, Counter::PageWrites);
+        faults.arm(Fault { action, ..Fault::nth(FaultOn::Op(Op::Write), 4) });
+        let synced = file.sync_data();
+        let left = u64::from(action == FaultAction::Errno(libc::EIO));
+        assert_eq!(synced.is_err(), left == 1, "{action:?}: what is only put off is done");
+        assert_eq!(count(&volume, Counter::PageWrites) - before, 10 - left, "{action:?}");
+        assert_eq!(volume.page_bytes().1, left * PAGE as u64, "{action:?}");
+        file.sync_data().unwrap();
+        assert_eq!(count(&volume, Counter::PageWrites) - before, 10, "{action:?}");
+        assert_same_bytes(&model, &after_a_crash(&*memory, "/file"));
+    }
+    drop(file);
+    ends_clean(volume, &memory);
+}
+
+/// Set between the write and its way home, as `cp -p` does.
+#[test]
+fn privileges_set_after_the_write_stay() {
+    let device = LARGE.image().device();
+    let volume = open_rw(device.clone());
+    let (overwritten, bytes) = written(&volume, "/overwritten", 3);
+    overwritten.write_any_at(b"new", 5000, PLAIN).unwrap();
+    let extended = volume.open_file("/extended", buffered().create(true)).unwrap();
+    extended.write_any_at(&bytes, 0, PLAIN).unwrap();
+    for name in ["/overwritten", "/extended"] {
+        volume.set_permissions(name, 0o6755, true).unwrap();
+    }
+    volume.sync_all().unwrap();
+    for name in ["/overwritten", "/extended"] {
+        assert_eq!(volume.metadata(name).unwrap().mode & 0o7777, 0o6755, "{name}");
+    }
+    // The next write takes them.
+    for file in [&overwritten, &extended] {
+        file.write_any_at(b"newer", 5000, PLAIN).unwrap();
+    }
+    for name in ["/overwritten", "/extended"] {
+        assert_eq!(volume.metadata(name).unwrap().mode & 0o6000, 0, "{name}");
+    }
+    drop((overwritten, extended));
+    ends_clean(volume, &device);
+}
+
+/// Appends of a few bytes: the block with the end is in memory.
+#[test]
+fn a_log_reads_nothing() {
+    let memory = LARGE.image().device();
+    let device = FaultDevice::new(memory.clone());
+    let faults = device.handle();
+    let volume = open_rw(Arc::new(device));
+    let (file, mut model) = written(&volume, "/log", 1);
+    let file = (appending(&volume, "/log"), drop(file)).0;
+    file.append(b"first", PLAIN).unwrap();
+    model.extend(b"first");
+    file.sync_data().unwrap();
+    let action = FaultAction::Errno(libc::EIO);
+    let id = faults.arm(Fault { action, times: u64::MAX, ..Fault::nth(FaultOn::Op(Op::Read), 1) });
+    for number in 0..60 {
+        let line = patterned(number, model.len() as u64, 100 + number as usize);
+        file.append(&line, PLAIN).unwrap();
+        model.extend_from_slice(&line);
+        file.sync_data().unwrap();
+    }
+    assert_eq!(faults.disarm(id), Some(0), "no read");
+    assert_eq!(file.metadata().size, model.len() as u64);
+    assert_same_bytes(&model, &after_a_crash(&*memory, "/log"));
+    drop(file);
+    ends_clean(volume, &memory);
+}
+
+/// Pages go home by age too, after five seconds: if they took so long, nothing is known, and it is tried again.
+#[test]
+fn a_thread_sends_pages_home_beside_the_writers() {
+    let memory = LARGE.image().device();
+    let device = LateDevice::new(memory.clone());
+    let late = device.handle();
+    let options = VolumeOptions::read_write().page_budget(1 << 20).background(true);
+    let volume = Volume::open_device(Arc::new(device), options).unwrap();
+    let (file, mut model) = written(&volume, "/file", 150);
+    within(Duration::from_secs(120), move || {
+        let called = (0..5).any(|attempt| {
+            late.hold();
+            let start = Instant::now();
+            // More than a quarter of the budget, less than half.
+            (0..75).for_each(|number| change(&file, &mut model, 6 + attempt, number * 2));
+            while late.waiting() == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(late.waiting() <= 64, "one batch");
+            let called = start.elapsed() < Duration::from_secs(4);
+            late.release();
+            assert_same_bytes(&model, &read_all(&file));
+            file.sync_data().unwrap();
+            called
+        });
+        assert!(called, "only age sends pages home");
+        assert_same_bytes(&model, &after_a_crash(&*memory, "/file"));
+        drop(file);
+        ends_clean(volume, &memory);
+    });
+}
+
+#[test]
+fn much_is_written_in_little_memory_with_and_without_a_thread() {
+    for background in [false, true] {
+        let device = LARGE.image().device();
+        let options = VolumeOptions::read_write().page_budget(256 << 10).background(background);
+        let volume = Volume::open_device(device.clone(), options).unwrap();
+        let file = appending(&volume, "/file");
+        let model = patterned(7, 0, 3_000_001);
+        for part in model.chunks(5001) {
+            file.append(part, PLAIN).unwrap();
+            assert!(volume.page_bytes().0 <= 256 << 10);
+        }
+        assert_same_bytes(&model, &read_all(&file));
+        file.sync_all().unwrap();
+        assert_same_bytes(&model, &after_a_crash(&*device, "/file"));
+        let free = volume.statfs().unwrap().free;
+        drop(file);
+        volume.close().unwrap();
+        assert_eq!(open_rw(device.clone()).statfs().unwrap().free, free, "no promise is left");
+        ends_clean(open_rw(device.clone()), &device);
+    }
+}
+
+/// A device whose reads can be held back, one by one, and whose writes take their time.
+#[derive(Debug)]
+struct Held {
+    inner: Arc<dyn Device>,
+    write_time: Duration,
+    state: Arc<(Mutex<HeldState>, Condvar)>,
+}
+
+#[derive(Debug, Default)]
+struct HeldState {
+    holds: bool,
+    arrived: usize,
+    allowed: usize,
+}
+
+impl Device for Held {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn describe(&self) -> Description {
+        self.inner.describe()
+    }
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> DeviceResult<()> {
+        // The bytes of now; delivered later.
+        self.inner.read_at(buf, pos)?;
+        let (state, changed) = &*self.state;
+        let mut state = state.lock().unwrap();
+        if state.holds {
+            state.arrived += 1;
+            let number = state.arrived;
+            changed.notify_all();
+            drop(changed.wait_while(state, |state| state.holds && state.allowed < number).unwrap());
+        }
+        Ok(())
+    }
+    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> DeviceResult<()> {
+        std::thread::sleep(self.write_time);
+        self.inner.write_at(buf, pos, durability)
+    }
+    fn flush(&self) -> DeviceResult<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, pos: u64, length: u64) -> DeviceResult<()> {
+        self.inner.discard(pos, length)
+    }
+    fn queue(&self, options: &DeviceQueueOptions) -> DeviceResult<Queue> {
+        self.inner.queue(options)
+    }
+}
+
+/// Two reads load a page, and a direct write waits for them. The first one keeps what it has read after the write, or
+/// before: which of them gets the pages first is chance, so this is done many times.
+#[test]
+fn an_overtaken_read_keeps_nothing() {
+    let state = Arc::new((Mutex::new(HeldState::default()), Condvar::new()));
+    let (inner, write_time) = (LARGE.image().device(), Duration::ZERO);
+    let device = Arc::new(Held { inner, write_time, state: state.clone() });
+    let volume = open_rw(device);
+    let (file, _) = written(&volume, "/file", 1);
+    let mut block = aligned(PAGE);
+    for number in 0..30u32 {
+        // The page goes.
+        block[..4].copy_from_slice(&number.to_le_bytes());
+        file.write_at(&block, 0).unwrap();
+        let (held, changed) = &*state;
+        *held.lock().unwrap() = HeldState { holds: true, ..HeldState::default() };
+        let read = || {
+            let mut part = [0; 4];
+            file.read_any_at(&mut part, 0).unwrap();
+        };
+        let allow = |allowed| {
+            held.lock().unwrap().allowed = allowed;
+            changed.notify_all();
+            std::thread::sleep(Duration::from_millis(3));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(read);
+            scope.spawn(read);
+            drop(changed.wait_while(held.lock().unwrap(), |held| held.arrived < 2).unwrap());
+            block[..4].copy_from_slice(&(1000 + number).to_le_bytes());
+            scope.spawn(|| file.write_at(&block, 0).unwrap());
+            std::thread::sleep(Duration::from_millis(3));
+            allow(1);
+            allow(2);
+        });
+        held.lock().unwrap().holds = false;
+        let mut seen = [0; 4];
+        file.read_any_at(&mut seen, 0).unwrap();
+        assert_eq!(u32::from_le_bytes(seen), 1000 + number);
+    }
+}
+
+/// A batch goes into holes, one write after another, and `meanwhile` comes when the first ones are on their way.
+fn while_pages_go_home(meanwhile: impl Fn(&File, &mut Vec<u8>) + Send) {
+    let memory = LARGE.image().device();
+    let (inner, write_time) = (memory.clone(), Duration::from_millis(2));
+    let volume = open_rw(Arc::new(Held { inner, write_time, state: Arc::default() }));
+    let file = volume.open_file("/file", buffered().create(true)).unwrap();
+    let mut model = vec![0; 61 * PAGE];
+    file.set_len(model.len() as u64).unwrap();
+    (0..20).for_each(|number| change(&file, &mut model, 9, number * 3));
+    std::thread::scope(|scope| {
+        let before = count(&volume, Counter::Allocations);
+        scope.spawn(|| file.sync_data().unwrap());
+        while count(&volume, Counter::Allocations) < before + 2 {
+            std::thread::yield_now();
+        }
+        meanwhile(&file, &mut model);
+    });
+    assert_same_bytes(&model, &read_all(&file));
+    file.sync_data().unwrap();
+    assert_same_bytes(&model, &after_a_crash(&*memory, "/file"));
+    drop(file);
+    ends_clean(volume, &memory);
+}
+
+#[test]
+fn a_direct_write_is_newer_than_pages_on_their_way() {
+    while_pages_go_home(|file, model| {
+        let mut block = aligned(PAGE);
+        block.fill(7);
+        file.write_at(&block, 57 * PAGE as u64).unwrap();
+        model[57 * PAGE..58 * PAGE].fill(7);
+    });
+}
+
+#[test]
+fn a_shorter_file_does_not_grow_over_pages_on_their_way() {
+    while_pages_go_home(|file, model| {
+        file.set_len(30 * PAGE as u64 + 5).unwrap();
+        model.truncate(30 * PAGE + 5);
+    });
+}
+
+/// The device dies while pages are on their way.
+#[test]
+fn a_dead_device_is_told_by_the_sync_and_by_every_later_one() {
+    let memory = LARGE.image().device();
+    let device = FaultDevice::new(memory.clone());
+    let faults = device.handle();
+    let volume = open_rw(Arc::new(device));
+    let (file, mut model) = written(&volume, "/file", 20);
+    (0..10).for_each(|number| change(&file, &mut model, 8, number * 2));
+    let end = appending(&volume, "/file");
+    end.append(b"the end", PLAIN).unwrap();
+    let action = FaultAction::Errno(libc::EIO);
+    faults.arm(Fault { action, times: u64::MAX, ..Fault::nth(FaultOn::Changes, 1) });
+    for _ in 0..3 {
+        assert!(matches!(file.sync_data(), Err(Error::Io { .. } | Error::Aborted(_))));
+    }
+    drop((file, end));
+    assert!(volume.close().is_err());
+}
