@@ -199,6 +199,18 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.write_at(buf, pos, WriteDurability::Cached)?;
         self.flush()
     }
+    /// The largest write in bytes that a loss of power never tears ([`Device::write_atomic`]). 0: none is promised.
+    fn atomic_max(&self) -> u64 {
+        0
+    }
+    /// As [`Device::write_at`], and a loss of power leaves all of the bytes or none. Its length is a power of two of at
+    /// most [`Device::atomic_max`], and its position a multiple of that.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device does not promise it for this write: nothing was written.
+    fn write_atomic(&self, _buf: &[u8], _pos: u64, _durability: WriteDurability) -> Result<()> {
+        Err(Error::Unsupported("a write that is never torn".into()))
+    }
     /// Makes durable what was written before this device was opened, by other processes or by other means: it may still
     /// be in the host's page cache, or depend on unwritten metadata of the host's file system, even where writes
     /// through this device need no flush. Call it once before promising durability.

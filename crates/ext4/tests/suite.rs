@@ -4,6 +4,7 @@ mod adaptors;
 mod allocate;
 mod atime;
 mod atomic;
+mod atomic_device;
 mod attributes;
 mod bounds;
 mod buffered;

@@ -1,6 +1,7 @@
 //! Atomic writes: never torn, on any device.
 //!
-//! The data goes to blocks that are claimed for it and belong to nobody. When it is complete, the gate is taken
+//! Where the device promises it for an overwrite of one piece ([`uext4_blockdev::Device::write_atomic`]), that is one write. Else the
+//! data goes to blocks that are claimed for it and belong to nobody. When it is complete, the gate is taken
 //! exclusively and one transaction puts the blocks into the file in place of those that were there. A crash before that
 //! transaction is durable leaves the old bytes, a crash after it the new ones: its commit record follows a flush, so
 //! the data is on the medium by then, and the old blocks are not used again before.
@@ -11,9 +12,10 @@ use crate::engine::{Engine, check_range};
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
 use crate::gate::InodeGuard;
-use crate::mapping::{MapKind, Range, State};
-use crate::plan::{ATOMIC_MAX, Durability, Sync, WriteFlags};
-use uext4_blockdev::WriteDurability;
+use crate::mapping::{MapKind, Pieces, Range, State};
+use crate::pipeline::Mapping;
+use crate::plan::{ATOMIC_MAX, Durability, Request, Sync, WriteFlags};
+use uext4_blockdev::{Buffer, Error as DeviceError, WriteDurability};
 
 impl<F: FileSystem> Engine<F> {
     /// Writes `data`, consecutive buffers in any memory, all or nothing. Returns what is left to be done for its
@@ -43,6 +45,10 @@ impl<F: FileSystem> Engine<F> {
             Sync::Data => Durability::Datasync,
             Sync::All => Durability::Fsync,
         };
+        let request = Request { range, sync: file.flags_of(flags).sync(), bounced: false, queued: false };
+        if let Some(done) = self.overwrite_atomic(file, data, &request, help)? {
+            return Ok(done);
+        }
         let bits = file.state().block_bits();
         // Claim first: it refuses what cannot be atomic before anything is changed.
         let swap = self.fs.swap_begin(&file.inode, range.pos >> bits..range.end() >> bits)?;
@@ -74,6 +80,68 @@ impl<F: FileSystem> Engine<F> {
         outcome?;
         self.make_durable_after(file, durability)?;
         Ok(buf.len())
+    }
+
+    /// One write of the device, if it promises not to tear it. `None`: it does not, or the write is no overwrite of one
+    /// piece; nothing was changed.
+    fn overwrite_atomic(
+        &self,
+        file: &OpenFile<F>,
+        data: &[&[u8]],
+        request: &Request,
+        help: &mut dyn FnMut(),
+    ) -> Result<Option<Carried<F::Error>>, F::Error> {
+        let (state, range) = (file.state(), request.range);
+        if range.length > self.device.atomic_max() || state.kind().is_held() {
+            return Ok(None);
+        }
+        let cached = state.is_cached().then(|| state.make_pages(&self.pages.totals));
+        let pages = cached.map(|cache| self.settle(file, cache, range, help)).transpose()?;
+        // Alone in the file, so that readers see all or nothing.
+        let guard = self.close_gate(file, help)?;
+        let mut pieces = Pieces::new();
+        if state.view().is_extended_by(range) || state.kind().is_held() {
+            return Ok(None);
+        }
+        self.load_pieces(file, range, &mut pieces)?;
+        let place = match pieces[..] {
+            [piece] if piece.state == State::Written && piece.length == range.length => piece.physical,
+            _ => return Ok(None),
+        };
+        if !place.is_multiple_of(range.length) {
+            return Ok(None);
+        }
+        let plan = self.decide(file, request, &mut Mapping::Due, false)?;
+        let fua = plan.durability == Durability::Fua;
+        let how = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
+        let written = match self.device.write_atomic(&self.in_one(data, range.length)?, place, how) {
+            Err(DeviceError::Unsupported(_)) => return Ok(None),
+            written => written.map_err(Error::from),
+        };
+        self.counters.bump(Counter::AtomicWrites);
+        self.count_write(&self.counters, request, &plan, true, state.block_bits(), file.switches);
+        self.counters.add(Counter::BytesWritten, range.length);
+        drop(guard);
+        if pages.is_none() {
+            self.forget_clean(file, range, help);
+        }
+        Ok(Some((written.map_err(|error| self.write_failed(error, plan.durability)), plan.durability)))
+    }
+
+    /// The bytes in one piece of memory that the device takes.
+    fn in_one<'d>(&self, data: &[&'d [u8]], length: u64) -> Result<Joined<'d>, F::Error> {
+        match data {
+            [one] if self.geometry.check_memory(one.as_ptr() as usize).is_ok() => Ok(Joined::Given(*one)),
+            _ => {
+                let mut copy = self.bounce_buffer(length as usize)?;
+                let mut at = 0;
+                for part in data {
+                    copy[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                Ok(Joined::Copied(copy))
+            }
+        }
     }
 
     /// Contents that the file system holds inline are stored in one handle, if they still fit. Returns whether they do.
@@ -140,23 +208,8 @@ impl<F: FileSystem> Engine<F> {
     /// Writes the data to these ranges of the device, in order. Their lengths add up to `length`, that of the data.
     fn send_apart(&self, data: &[&[u8]], length: u64, places: &[Range]) -> Result<(), F::Error> {
         let fits = places.iter().map(|place| place.length).sum::<u64>() == length;
-        let aligned = match data {
-            [one] if self.geometry.check_memory(one.as_ptr() as usize).is_ok() => Some(*one),
-            _ => None,
-        };
-        let mut copy;
-        let mut bytes = match aligned {
-            Some(bytes) => bytes,
-            None => {
-                copy = self.bounce_buffer(length as usize)?;
-                let mut at = 0;
-                for part in data {
-                    copy[at..at + part.len()].copy_from_slice(part);
-                    at += part.len();
-                }
-                &copy[..]
-            }
-        };
+        let joined = self.in_one(data, length)?;
+        let mut bytes = &*joined;
         if !fits {
             return Err(Error::MapUnknown(0).into());
         }
@@ -166,6 +219,23 @@ impl<F: FileSystem> Engine<F> {
             bytes = rest;
         }
         Ok(())
+    }
+}
+
+/// The bytes of a write in one piece.
+enum Joined<'d> {
+    Given(&'d [u8]),
+    Copied(Buffer),
+}
+
+impl std::ops::Deref for Joined<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Joined::Given(bytes) => bytes,
+            Joined::Copied(buffer) => buffer,
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::{
     Result, WriteDurability, probes, sys,
 };
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub(crate) struct FileDevice {
     rings_writes: bool,
     /// A durable request through `write_rings` flushes the whole cache.
     fua_flushes: bool,
+    /// Lengths in bytes of the writes that a loss of power never tears.
+    atomic: RangeInclusive<u64>,
 }
 
 impl std::fmt::Debug for FileDevice {
@@ -84,7 +87,7 @@ impl FileDevice {
         let Probed { geometry, capabilities, fua_flushes, driving, tags, notes } =
             probe::probe(&claimed, path, write)?;
         let driving = if engine == FileEngine::Sync { Driving::Inline } else { driving };
-        let description = Description {
+        let mut description = Description {
             engine: if engine == FileEngine::Uring { "file" } else { "sync" },
             locator: path.display().to_string(),
             layers: Vec::new(),
@@ -97,6 +100,11 @@ impl FileDevice {
         let budget = tags.map(|(disk, tags)| Budget::of_disk(disk, tags));
         let block = claimed.is_block();
         let file = Arc::new(claimed.file);
+        let atomic = probe::atomic_writes(file.as_fd());
+        if !atomic.is_empty() {
+            let (least, most) = atomic.clone().into_inner();
+            description.notes.push(format!("writes of {least} to {most} bytes are never torn"));
+        }
         let mut device = FileDevice {
             process,
             file,
@@ -109,6 +117,7 @@ impl FileDevice {
             write_rings: None,
             rings_writes: false,
             fua_flushes,
+            atomic,
         };
         if block && (capabilities.fua || capabilities.volatile_cache) {
             device.prepare_fua();
@@ -322,6 +331,33 @@ impl Device for FileDevice {
         self.check(buf, pos)?;
         let fua = durability == WriteDurability::Fua;
         probes::around(Op::Write, pos, buf.len() as u64, fua, || self.write_routed(buf, pos, durability))
+    }
+
+    fn atomic_max(&self) -> u64 {
+        *self.atomic.end()
+    }
+
+    fn write_atomic(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        self.capabilities.check_writable()?;
+        self.check(buf, pos)?;
+        let length = buf.len() as u64;
+        let fits = length.is_power_of_two() && pos.is_multiple_of(length) && self.atomic.contains(&length);
+        let refused = || Error::Unsupported(format!("an atomic write of {length} bytes at {pos}"));
+        if !fits {
+            return Err(refused());
+        }
+        let fua = durability == WriteDurability::Fua;
+        let durable = if fua && self.capabilities.volatile_cache { libc::RWF_DSYNC } else { 0 };
+        probes::around(Op::Write, pos, length, fua, || {
+            let write = || sys::write(self.file.as_fd(), buf, pos, libc::RWF_ATOMIC | durable);
+            match retry(write) {
+                Ok(written) if written == buf.len() => Ok(()),
+                // A partition may begin at an odd place of its disk; a file may not lie in one piece.
+                Err(error) if matches!(errno_of(&error), libc::EINVAL | libc::EOPNOTSUPP) => Err(refused()),
+                Ok(_) => Err(io_error(Op::Write, pos, length, libc::EIO)),
+                Err(error) => Err(io_error(Op::Write, pos, length, errno_of(&error))),
+            }
+        })
     }
 
     /// One request on a block device, with FUA or without: the block layer (`block/blk-flush.c`) sends a flush after a

@@ -68,6 +68,7 @@ impl MaskDevice {
 }
 
 impl DeviceLayer for MaskDevice {
+    const ATOMIC: bool = true;
     const NOWAIT: Nowait = Nowait::Passes;
 
     fn inner(&self) -> &dyn Device {

@@ -28,6 +28,7 @@ impl SliceDevice {
 }
 
 impl DeviceLayer for SliceDevice {
+    const ATOMIC: bool = true;
     const NOWAIT: Nowait = Nowait::Passes;
 
     fn inner(&self) -> &dyn Device {

@@ -4,8 +4,8 @@
 use super::wake::Wake;
 use crate::engine::DoneRing;
 use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Op, Priority, Queue, QueueFacts,
-    QueueOptions, Request, Result, Wait, WriteDurability,
+    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Priority, Queue,
+    QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
 };
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -67,6 +67,9 @@ pub enum Nowait {
 pub trait DeviceLayer: Send + Sync + fmt::Debug {
     /// How NOWAIT calls are handled.
     const NOWAIT: Nowait = Nowait::Waits;
+
+    /// Whether a write that the inner device does not tear is not torn here either: the layer passes it on in one piece.
+    const ATOMIC: bool = false;
 
     /// The device inside.
     fn inner(&self) -> &dyn Device;
@@ -183,6 +186,20 @@ impl<L: DeviceLayer> Device for L {
         let inner_pos = self.position(pos, length)?;
         let what = What { fua, nowait: true, ..What::call(Op::Write, pos, length) };
         self.run(what, |inner| inner.write_nowait(buf, inner_pos, durability))
+    }
+
+    fn atomic_max(&self) -> u64 {
+        if L::ATOMIC { self.inner().atomic_max() } else { 0 }
+    }
+
+    fn write_atomic(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
+        if !L::ATOMIC {
+            return Err(Error::Unsupported("a write that is never torn".into()));
+        }
+        let (length, fua) = (buf.len() as u64, durability == WriteDurability::Fua);
+        let inner_pos = self.position(pos, length)?;
+        let what = What { fua, ..What::call(Op::Write, pos, length) };
+        self.run(what, |inner| inner.write_atomic(buf, inner_pos, durability))
     }
 
     fn flush(&self) -> Result<()> {
