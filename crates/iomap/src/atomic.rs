@@ -1,10 +1,10 @@
 //! Atomic writes: never torn, on any device.
 //!
-//! Where the device promises it for an overwrite of one piece ([`uext4_blockdev::Device::write_atomic`]), that is one write. Else the
-//! data goes to blocks that are claimed for it and belong to nobody. When it is complete, the gate is taken
-//! exclusively and one transaction puts the blocks into the file in place of those that were there. A crash before that
-//! transaction is durable leaves the old bytes, a crash after it the new ones: its commit record follows a flush, so
-//! the data is on the medium by then, and the old blocks are not used again before.
+//! Where the device promises it for an overwrite of one piece ([`uext4_blockdev::Device::write_atomic`]), that is one
+//! write. Else the data goes to blocks that are claimed for it and belong to nobody. When it is complete, the gate is
+//! taken exclusively and one transaction puts the blocks into the file in place of those that were there. A crash
+//! before that transaction is durable leaves the old bytes, a crash after it the new ones: its commit record follows a
+//! flush, so the data is on the medium by then, and the old blocks are not used again before.
 
 use crate::carry::Carried;
 use crate::counters::Counter;

@@ -101,7 +101,7 @@ impl FileDevice {
         let block = claimed.is_block();
         let file = Arc::new(claimed.file);
         let atomic = probe::atomic_writes(file.as_fd());
-        if !atomic.is_empty() {
+        if *atomic.end() > 0 {
             let (least, most) = atomic.clone().into_inner();
             description.notes.push(format!("writes of {least} to {most} bytes are never torn"));
         }

@@ -214,14 +214,14 @@ fn has_nowait(file: BorrowedFd<'_>, logical_block: u32) -> bool {
 }
 
 /// Lengths in bytes of the writes that a loss of power never tears, as the kernel tells them since 6.11: for devices
-/// from their queue limits, for files from their file system.
+/// from their queue limits, for files from their file system. 0 to 0: none.
 pub(super) fn atomic_writes(file: BorrowedFd<'_>) -> RangeInclusive<u64> {
     let asked = StatxFlags::from_bits_retain(libc::STATX_WRITE_ATOMIC);
     match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, asked) {
         Ok(told) if told.stx_mask & libc::STATX_WRITE_ATOMIC != 0 && told.stx_atomic_write_unit_max > 0 => {
             u64::from(told.stx_atomic_write_unit_min)..=u64::from(told.stx_atomic_write_unit_max)
         }
-        _ => 1..=0,
+        _ => 0..=0,
     }
 }
 

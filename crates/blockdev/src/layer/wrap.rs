@@ -68,7 +68,8 @@ pub trait DeviceLayer: Send + Sync + fmt::Debug {
     /// How NOWAIT calls are handled.
     const NOWAIT: Nowait = Nowait::Waits;
 
-    /// Whether a write that the inner device does not tear is not torn here either: the layer passes it on in one piece.
+    /// Whether a write that the inner device does not tear is not torn here either: the layer passes it on in one
+    /// piece.
     const ATOMIC: bool = false;
 
     /// The device inside.
