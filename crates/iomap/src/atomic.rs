@@ -131,7 +131,7 @@ impl<F: FileSystem> Engine<F> {
     /// The bytes in one piece of memory that the device takes.
     fn in_one<'d>(&self, data: &[&'d [u8]], length: u64) -> Result<Joined<'d>, F::Error> {
         match data {
-            [one] if self.geometry.check_memory(one.as_ptr() as usize).is_ok() => Ok(Joined::Given(*one)),
+            [one] if self.geometry.check_memory(one.as_ptr() as usize).is_ok() => Ok(Joined::Given(one)),
             _ => {
                 let mut copy = self.bounce_buffer(length as usize)?;
                 let mut at = 0;
