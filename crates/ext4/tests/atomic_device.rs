@@ -87,7 +87,7 @@ impl Device for Promising {
 }
 
 fn image() -> Image {
-    Image::load(VolumeBuilder::new(64 << 20).args(["-b", "4096"].into_iter()).build().path())
+    Image::load(VolumeBuilder::new(64 << 20).args(["-b", "4096"]).build().path())
 }
 
 /// A file of 256 KiB in one piece at a multiple of 64 KiB.
