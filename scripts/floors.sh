@@ -11,4 +11,6 @@ step walk scripts/walk-bench.sh 1000000 100 3
 step check scripts/check-bench.sh
 step buffered scripts/buffered-bench.sh
 step sqlite scripts/sqlite-bench.sh
+step copy scripts/copy-bench.sh
+step atomic scripts/atomic-bench.sh
 finish
