@@ -7,7 +7,7 @@ use std::ffi::c_char;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 use std::time::Duration;
-use uext4::{Atime, DeviceSpec, Stats, Switches, Volume, VolumeOptions};
+use uext4::{Atime, Commits, DeviceSpec, Stats, Switches, Volume, VolumeOptions};
 
 /// An open volume.
 pub struct uext4_volume(());
@@ -330,7 +330,9 @@ pub extern "C" fn uext4_trim(volume: *mut uext4_volume, pos: u64, length: u64, m
     })
 }
 
-/// Counters of routes and of the journal, `most` at the most. Returns how many there are. Queued requests are counted
+/// Counters of routes and of the journal, `most` at the most. Of a volume with the feature `fast_commit`: `fast_commits`
+/// and their `fast_commit_blocks`, and `full_commits_…` for syncs that committed in full, by reason: the area was full, a
+/// change has no records, no record describes the file, the log was not in use yet. Returns how many there are. Queued requests are counted
 /// when a call to their queue finds them complete.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uext4_stats(
@@ -339,9 +341,11 @@ pub unsafe extern "C" fn uext4_stats(
     most: usize,
 ) -> i64 {
     call(|| {
-        let stats = VOLUMES.get(volume)?.stats();
+        let volume = VOLUMES.get(volume)?;
+        let (stats, commits) = (volume.stats(), fast_commits(&volume.commits()));
         let names = names_of(&stats);
-        for (index, (name, (_, value))) in names.iter().zip(stats.iter()).take(most).enumerate() {
+        let values = stats.iter().map(|(_, value)| value).chain(commits.map(|(_, value)| value));
+        for (index, (name, value)) in names.iter().zip(values).take(most).enumerate() {
             let name = name.as_ptr().cast();
             // SAFETY: the caller promises places for `most` of them.
             unsafe { put(counters.wrapping_add(index), uext4_counter { name, value }) }?;
@@ -350,8 +354,22 @@ pub unsafe extern "C" fn uext4_stats(
     })
 }
 
+/// What became of the syncs of a volume with the feature `fast_commit`.
+fn fast_commits(commits: &Commits) -> [(&'static str, u64); 6] {
+    [
+        ("fast_commits", commits.fast),
+        ("fast_commit_blocks", commits.fast_blocks),
+        ("full_commits_area", commits.full_for_area),
+        ("full_commits_undeclared", commits.full_for_undeclared),
+        ("full_commits_file", commits.full_for_file),
+        ("full_commits_unused", commits.full_for_unused),
+    ]
+}
+
 /// Names of the counters as C has them: made once.
 fn names_of(stats: &Stats) -> &'static [String] {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
-    NAMES.get_or_init(|| stats.iter().map(|(name, _)| format!("{name}\0")).collect())
+    let commits = fast_commits(&Commits::default());
+    let all = stats.iter().map(|(name, _)| name).chain(commits.map(|(name, _)| name));
+    NAMES.get_or_init(|| all.map(|name| format!("{name}\0")).collect())
 }

@@ -22,6 +22,7 @@ static void buffered(struct uext4_file *file, struct uext4_file *tail)
     IS(uext4_append(tail, "end", 3, 0), 8192);
     IS(uext4_file_size(file), 8195);
     CHECK(counted("buffered_writes") > 0);
+    CHECK(counted("fast_commits") == 0 && counted("full_commits_area") == 0); /* a volume without them */
     IS(uext4_file_open(volume, "/file", UEXT4_READ | UEXT4_WRITE | UEXT4_DIRECT, 0, NULL, &direct), 0);
     IS(uext4_pread_any(direct, bytes, 3, 8192), 3);
     CHECK(memcmp(bytes, "end", 3) == 0 && counted("page_writes") == written);
