@@ -200,7 +200,7 @@ impl Scene {
             sent.insert(begun.number, (begun, flags));
         }
         queue.submit().unwrap();
-        late.hold();
+        let held = late.held();
         let mut end = size;
         while !sent.is_empty() {
             // Commits of others come between their data and their conversions.
@@ -221,7 +221,7 @@ impl Scene {
                 }
             }
         }
-        late.release();
+        drop(held);
     }
 
     /// A durable write at the end of a file.

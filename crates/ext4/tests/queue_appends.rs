@@ -50,12 +50,6 @@ impl Bed {
         (queue, slot)
     }
 
-    /// From now on requests land when the test says so, until the guard is dropped.
-    fn hold(&self) -> Held {
-        self.late.hold();
-        Held(self.late.clone())
-    }
-
     /// Closes the volume and checks it. `/new` has these bytes.
     fn end(self, bytes: &[u8]) {
         let Bed { device, volume, file, scratch, .. } = self;
@@ -68,15 +62,6 @@ impl Bed {
         let volume = open_rw(Image::load(&path).device());
         assert_same_bytes(bytes, &read_all(&volume.open_file("/new", read_only()).unwrap()));
         volume.close().unwrap();
-    }
-}
-
-/// A queue that is dropped waits for its requests: a test that fails drops this first.
-struct Held(LateHandle);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.release();
     }
 }
 
@@ -118,10 +103,10 @@ fn appends_are_in_flight_together() {
     {
         let bed = Bed::new();
         let (mut queue, slot) = bed.queue();
-        let held = bed.hold();
         let before = bed.volume.stats();
         (0..16).for_each(|part| send(&mut queue, slot, part * length, length, flags));
         queue.submit().unwrap();
+        let held = bed.late.held();
         // An append that no free run is long enough for takes several requests.
         assert!(bed.late.waiting() >= 16, "at the device at once: {}", bed.late.waiting());
         assert_eq!((bed.file.size(), queue.wait(0).unwrap().count()), (0, 0));
@@ -169,18 +154,25 @@ fn appends_wait_for_a_slow_device_once() {
 #[test]
 fn the_size_moves_in_the_order_of_the_file() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
-    for (seed, flags, kept) in
-        [(0, PLAIN, false), (1, PLAIN, true), (2, PLAIN, false), (3, WriteFlags::DSYNC, false)]
-    {
-        let bed = Bed::new();
+    let durable = WriteFlags::DSYNC;
+    let unlogged: &[&str] = &["-O", "^has_journal"];
+    for (seed, flags, kept, args) in [
+        (0, PLAIN, false, &[][..]),
+        (1, PLAIN, true, &[]),
+        (2, durable, false, &[]),
+        (3, PLAIN, false, unlogged),
+        (4, durable, true, unlogged),
+    ] {
+        let bed = Bed::with(args);
         let (mut queue, slot) = bed.queue();
         if kept {
             // Over blocks that are there already, unwritten.
             bed.file.fallocate(Fallocate::KeepSize, 0, 10 * BLOCK).unwrap();
         }
         let mut rng = Rng::new(seed);
-        let _held = bed.hold();
         send_blocks(&mut queue, slot, 0, 16, flags);
+        let _held = bed.late.held();
+        assert!(bed.late.waiting() >= 16);
         let mut waiting: Vec<u64> = (0..16).collect();
         let mut seen = Vec::new();
         while !waiting.is_empty() {
@@ -222,8 +214,9 @@ fn an_append_that_fails_leaves_zeros() {
         }
         let free = bed.volume.statfs().unwrap().free;
         let (mut queue, slot) = bed.queue();
-        let held = bed.hold();
         send_blocks(&mut queue, slot, 0, 8, PLAIN);
+        let held = bed.late.held();
+        assert_eq!(bed.late.waiting(), 8);
         let nth = if backwards { 8 - failing } else { failing + 1 };
         bed.faults.arm(Fault::nth(FaultOn::Op(Op::Write), nth));
         (0..8).for_each(|left| bed.late.land_one(if backwards { 7 - left } else { 0 }));
@@ -278,7 +271,7 @@ fn if_all_fail_the_file_is_as_before() {
 /// What is done to the file while four appends behind its first four blocks are in flight, and the bytes it has then.
 type Change = fn(&Bed, &mut Vec<u8>) -> Result<()>;
 
-const CHANGES: [(&str, Change); 12] = [
+const CHANGES: [(&str, Change); 13] = [
     ("shrink", |bed, bytes| {
         bytes.truncate(100);
         bed.file.set_len(100)
@@ -310,6 +303,11 @@ const CHANGES: [(&str, Change); 12] = [
         put(bytes, 8 * BLOCK, 777);
         assert_eq!(file.append(&patterned(9, 8 * BLOCK, 777), PLAIN)?, 8 * BLOCK);
         Ok(())
+    }),
+    ("noted write", |bed, bytes| {
+        put(bytes, 8 * BLOCK, 777);
+        let data = patterned(9, 8 * BLOCK, 777);
+        bed.volume.write_noted_together(&[(&bed.file, &data, 8 * BLOCK)]).pop().unwrap()
     }),
     ("buffered write", |bed, bytes| {
         let file = bed.volume.open_file("/new", common::buffered()).unwrap();
@@ -350,7 +348,7 @@ fn what_depends_on_the_size_comes_after_the_appends() {
             send_blocks(&mut queue, slot, 4, 4, PLAIN);
             if in_between {
                 // Those behind the first have landed; their turn has not come.
-                let held = bed.hold();
+                let held = bed.late.held();
                 (0..3).for_each(|_| bed.late.land_one(1));
                 assert_eq!(queue.wait(0).unwrap().count(), 0);
                 drop(held);
@@ -458,6 +456,24 @@ fn two_queues_append_to_one_file() {
     all_good(&mut other.0, sent[1]);
     drop((one, other));
     let bytes = data(0, at * BLOCK);
+    bed.end(&bytes);
+}
+
+/// A second queue writes where the appends of the first are in flight: that comes behind them.
+#[test]
+fn a_second_queue_writes_over_appends_in_flight() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let bed = Bed::new();
+    let ((mut one, slot), (mut other, over)) = (bed.queue(), bed.queue());
+    send_blocks(&mut one, slot, 0, 4, PLAIN);
+    let mut buffer = other.buffer(8192).unwrap();
+    buffer.copy_from_slice(&patterned(9, 0, 8192));
+    other.write(over, 0, buffer, PLAIN, 0).unwrap();
+    all_good(&mut other, 1);
+    all_good(&mut one, 4);
+    drop((one, other));
+    let mut bytes = data(0, 4 * BLOCK).to_vec();
+    put(&mut bytes, 0, 8192);
     bed.end(&bytes);
 }
 

@@ -117,7 +117,7 @@ impl<'a, F: FileSystem> Outbox<'a, F> {
         }
         // A second write of a file finds its gate held.
         let Some(guard) = state.gate.try_visit_exclusive() else { return Ok(false) };
-        if state.is_cached() || state.appender() != 0 {
+        if state.is_cached() {
             return Ok(false);
         }
         let plan = engine.decide(file, &request, &mut Mapping::Due, false)?;

@@ -64,6 +64,13 @@ impl LateHandle {
         self.shared.state.lock().held = true;
     }
 
+    /// The same until the result is dropped. Drop it before a queue, which waits for its requests, also in a test that
+    /// fails: declare it after the queue.
+    pub fn held(&self) -> Held {
+        self.hold();
+        Held(self.clone())
+    }
+
     /// Ends [`LateHandle::hold`].
     pub fn release(&self) {
         self.shared.state.lock().held = false;
@@ -135,6 +142,17 @@ impl Lane {
             self.landed.push_back(Done { tag: request.tag, result });
         }
         request.is_some()
+    }
+}
+
+/// While it exists, requests land when a test says so.
+#[derive(Debug)]
+#[must_use]
+pub struct Held(LateHandle);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.release();
     }
 }
 
