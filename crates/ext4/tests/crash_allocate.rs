@@ -7,9 +7,10 @@ use common::crash::{GARBAGE, enumerate, garbage_volume};
 use common::{Image, open_rw, patterned, read_all, read_only, read_write};
 use std::collections::HashMap;
 use std::sync::Arc;
+use uext4::device::Device;
 use uext4::{Fallocate, File, QueueOptions, Volume, WriteFlags};
 use uext4_testkit::crash::{Options, Report, State, assert_states};
-use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions};
+use uext4_testkit::device::{CrashDevice, CrashHandle, CrashOptions, LateDevice, LateHandle};
 use uext4_testkit::fixture::pattern;
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
 
@@ -57,7 +58,21 @@ impl Scene {
     fn new(image: &Image, seed: u64, fua: bool) -> Scene {
         let options = CrashOptions { fua, ..CrashOptions::default() };
         let device = CrashDevice::new(image.device(), options).unwrap();
-        let (handle, volume) = (device.handle(), open_rw(Arc::new(device)));
+        let handle = device.handle();
+        Scene::on(Arc::new(device), handle, seed)
+    }
+
+    /// The same, with queued requests that land when the test says so.
+    fn late(image: &Image, seed: u64) -> (Scene, LateHandle) {
+        let device = CrashDevice::new(image.device(), CrashOptions::default()).unwrap();
+        let handle = device.handle();
+        let device = LateDevice::new(Arc::new(device));
+        let late = device.handle();
+        (Scene::on(Arc::new(device), handle, seed), late)
+    }
+
+    fn on(device: Arc<dyn Device>, handle: CrashHandle, seed: u64) -> Scene {
+        let volume = open_rw(device);
         let files = PATHS.map(|path| volume.open_file(path, read_write()).unwrap()).into();
         Scene { handle, volume, files, rng: Rng::new(seed), number: 100, waiting: Vec::new() }
     }
@@ -158,6 +173,67 @@ impl Scene {
     }
 }
 
+impl Scene {
+    /// Several appends in flight behind one another, plain ones and durable ones, complete in any order. The file first
+    /// gets whole blocks, and sometimes more of them behind its end.
+    fn appends(&mut self, late: &LateHandle) {
+        let file = self.rng.below(2) as usize;
+        let size = self.files[file].size().next_multiple_of(1024);
+        if size != self.files[file].size() {
+            self.files[file].set_len(size).unwrap();
+        }
+        if self.rng.below(4) == 0 {
+            let length = 1 + self.rng.below(9000);
+            self.files[file].fallocate(Fallocate::KeepSize, size, length).unwrap();
+        }
+        let mut queue = self.volume.queue(QueueOptions::depth(8)).unwrap();
+        let slot = queue.attach(&self.files[file]).unwrap();
+        let (mut sent, mut at) = (HashMap::new(), size);
+        for _ in 0..2 + self.rng.below(6) {
+            let flags = *self.rng.pick(&[WriteFlags::empty(), WriteFlags::DSYNC, WriteFlags::SYNC]);
+            let length = 1024 * (1 + self.rng.below(4));
+            let begun = self.begin(file, at, length);
+            let mut buffer = queue.buffer(begun.length as usize).unwrap();
+            pattern(begun.number, begun.pos, &mut buffer);
+            queue.write(slot, begun.pos, buffer, flags, begun.number).unwrap();
+            at += begun.length;
+            sent.insert(begun.number, (begun, flags));
+        }
+        queue.submit().unwrap();
+        let held = late.held();
+        let mut end = size;
+        while !sent.is_empty() {
+            // Commits of others come between their data and their conversions.
+            if self.rng.below(3) == 0 {
+                self.durable_at(1 - file);
+            }
+            match late.waiting() {
+                0 => late.release(),
+                waiting => late.land_one(self.rng.below(waiting as u64) as usize),
+            }
+            let done: Vec<_> = queue.wait(0).unwrap().collect();
+            for done in done {
+                let (begun, flags) = sent.remove(&done.tag).unwrap();
+                assert_eq!((*done.result.as_ref().unwrap() as u64, begun.pos), (begun.length, end));
+                end += begun.length;
+                if !flags.is_empty() {
+                    self.handle.mark(Acknowledged { writes: vec![begun], file, size: end });
+                }
+            }
+        }
+        drop(held);
+    }
+
+    /// A durable write at the end of a file.
+    fn durable_at(&mut self, file: usize) {
+        let size = self.files[file].size().next_multiple_of(UNIT);
+        let begun = self.begin(file, size, 1024);
+        let bytes = patterned(begun.number, size, 1024);
+        assert_eq!(self.files[file].write_at_with(&bytes, size, WriteFlags::DSYNC).unwrap(), 1024);
+        self.acknowledge(file, vec![begun]);
+    }
+}
+
 /// The permitted contents of each unit of the files: pattern numbers, 0 for zeros, the newest acknowledged one first.
 fn allowed(state: &State<'_>) -> HashMap<(usize, u64), Vec<u64>> {
     let durable: Vec<u64> =
@@ -246,6 +322,20 @@ fn what_was_acknowledged_survives_every_power_cut() {
             let report = states(&scene, &format!("allocate-{seed}-{fua}"), 1500);
             assert!(report.images > 100, "{report}");
         }
+    }
+}
+
+/// Queued appends in flight together: what was acknowledged is there, the size covers nothing that was not written, and
+/// nothing is lost behind it.
+#[test]
+fn appends_in_flight_together_survive_every_power_cut() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (seed, args) in (51..).zip([&[][..], &["-O", "^metadata_csum,^64bit"], &["-O", "fast_commit"]]) {
+        let image = image(args);
+        let (mut scene, late) = Scene::late(&image, seed);
+        (0..14).for_each(|_| scene.appends(&late));
+        let report = states(&scene, &format!("allocate-appends-{seed}"), 1500);
+        assert!(report.images > 100, "{report}");
     }
 }
 

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use uext4::device::Device;
-use uext4::{Fallocate, OpenOptions, WriteFlags};
+use uext4::{Fallocate, OpenOptions, QueueOptions, WriteFlags};
 use uext4_testkit::rng::mix;
 use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, needs, oracle};
 
@@ -229,7 +229,8 @@ fn one(scene: &mut Scene, layout: Layout) {
     match kind {
         3..13 => scene.write(&path, pos, length, flags),
         13..16 => scene.append(&path, length.min(9000), flags),
-        16..18 => append_open(scene, &path, length),
+        16 => append_open(scene, &path, length),
+        17 => append_queued(scene, &path, (pos, length), flags),
         18..20 => {
             let start = pos / 4096 * 4096;
             let writes: Vec<_> = (0..6).map(|part| (start + part * 8192, 512 << (part % 4))).collect();
@@ -258,6 +259,48 @@ fn append_open(scene: &mut Scene, path: &str, length: u64) {
     assert_eq!(file.append(&bytes, PLAIN).unwrap(), end);
     made.bytes.extend_from_slice(&bytes);
     scene.operations += 1;
+}
+
+/// Appends through a queue, in flight together, and changes the file meanwhile.
+fn append_queued(scene: &mut Scene, path: &str, (pos, length): (u64, u64), flags: WriteFlags) {
+    let block = u64::from(scene.volume.block_size());
+    // Without pages, and with whole blocks.
+    scene.set_len(path, scene.size(path).next_multiple_of(block));
+    let mut queue = scene.volume.queue(QueueOptions::depth(8)).unwrap();
+    let slot = queue.attach(&scene.files[path].file).unwrap();
+    let count = 2 + scene.rng.below(5);
+    let change = scene.rng.below(10);
+    for number in 0..count {
+        let end = scene.size(path);
+        let long = block * (1 + scene.rng.below(3));
+        scene.number += 1;
+        let bytes = patterned(scene.number, end, long as usize);
+        scene.files.get_mut(path).unwrap().bytes.extend_from_slice(&bytes);
+        queue.write(slot, end, bytes, flags, number).unwrap();
+        scene.operations += 1;
+        if number + 2 == count {
+            queue.submit().unwrap();
+            match change {
+                0 => scene.set_len(path, pos),
+                1 => scene.write(path, pos, length, PLAIN),
+                2 => scene.append(path, length, flags),
+                3 => append_open(scene, path, length),
+                4 => scene.fallocate(path, Fallocate::Punch, pos, length),
+                5 => scene.fallocate(path, Fallocate::KeepSize, end, length),
+                6 => scene.sync(path),
+                _ => {}
+            }
+            // Behind another change, the rest begins where the file ends, if that is the end of a sector.
+            if !scene.size(path).is_multiple_of(512) {
+                break;
+            }
+        }
+    }
+    while queue.pending() > 0 {
+        queue.wait(1).unwrap().for_each(|done| assert!(done.result.is_ok(), "{path}: {done:?}"));
+    }
+    let made = &scene.files[path];
+    assert_eq!(made.file.size(), made.bytes.len() as u64, "{path}");
 }
 
 fn change_space(scene: &mut Scene, layout: Layout, path: &str, (pos, length): (u64, u64)) {

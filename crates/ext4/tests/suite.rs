@@ -82,6 +82,7 @@ mod power_cut;
 mod privileges;
 mod properties;
 mod queue;
+mod queue_appends;
 mod queue_tags;
 mod queue_window;
 mod quota;

@@ -245,6 +245,10 @@ impl<F: FileSystem> Engine<F> {
                 }
             }
         });
+        if file.state().appender() != 0 {
+            // Behind the appends of queues that are in flight, which the size does not tell of yet.
+            drop(file.state().gate.visit_exclusive(true, &mut self.helper()));
+        }
         let (pos, done) = self.write_pages(file, buf, None, flags)?;
         self.write_rest(file, &buf[done..], pos + done as u64, flags)?;
         Ok(pos)

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::fs::{Extended, FileSystem, OpenFile};
 use crate::gate::InodeGuard;
+use crate::inode::InodeState;
 use crate::mapping::{MapKind, Piece, Range, State};
 use crate::pipeline::{Filled, Fresh, Mapping};
 use crate::plan::{Durability, GateMode, JournalWork, Plan, Request, Route};
@@ -129,6 +130,7 @@ impl<F: FileSystem> Engine<F> {
         }
         self.check_process()?;
         let guard = state.gate.lock_exclusive(!shares_gate(request, state.block_bits(), file.switches), help);
+        end_appends(state, &guard, help);
         // Read before the plan is made: a write that completes after the plan may be the one that made the drain
         // necessary.
         let drained = guard.is_drained();
@@ -178,6 +180,13 @@ impl<F: FileSystem> Engine<F> {
             self.take_blocks(file, request, plan, false)?;
         }
         Ok(())
+    }
+}
+
+/// Waits for the appends in flight, which move the size without the gate. It is held exclusively, so no more begin.
+pub(crate) fn end_appends(state: &InodeState, held: &InodeGuard<'_>, help: &mut dyn FnMut()) {
+    if state.appender() != 0 && !held.is_drained() {
+        held.drain(help);
     }
 }
 

@@ -76,7 +76,8 @@ impl<F: FileSystem> Engine<F> {
                 || plan.drops_privileges.then(|| self.fs.check_privileges(&file.inode).err())?;
             let refused = needs.and_then(|needs| self.fs.check_allocates(&file.inode, needs).err());
             let refused = refused.or_else(unprivileged);
-            let plan = self.with_old_tail(file, self.with_journal(plan), &view)?;
+            let plan =
+                self.with_old_tail(file, self.with_claims(file, range, self.with_journal(plan)), &view)?;
             (plan, self.zeroed(file, &plan, range, &view)?, refused)
         } else {
             (plan_read(&request, &view, &pieces, device, file.switches), 0, None)

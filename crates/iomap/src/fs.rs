@@ -135,6 +135,9 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     /// What an extending write holds from start to end: its orphan record, if it has one.
     type Extension;
 
+    /// Blocks claimed for an append of a queue: free on the volume, and reserved in memory. Dropping it releases them.
+    type Append: Send + Sync + 'static;
+
     /// Blocks that an atomic write has claimed: free on the volume, and reserved in memory. Dropping it releases them.
     type Swap;
 
@@ -224,6 +227,55 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     ) -> Result<(), Self::Error> {
         Err(no_allocation())
     }
+
+    /// Whether appends of these blocks may be in flight beside others: claimed by [`FileSystem::append_begin`], or
+    /// unwritten already. If not, the queue carries them out one by one.
+    fn queues_appends(&self, _inode: &Self::Inode, _blocks: Blocks) -> bool {
+        false
+    }
+
+    /// Claims blocks for a hole at the end of a file, behind the blocks of earlier appends that are in flight; `after`:
+    /// the byte of the device where those end. The gate is held exclusively during this call only. `None`: the write
+    /// has to extend the file in the other way.
+    fn append_begin(
+        &self,
+        _inode: &Self::Inode,
+        _blocks: Blocks,
+        _after: Option<u64>,
+    ) -> Result<Option<Self::Append>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Where the claimed blocks lie on the device, in the order of the file: ranges in bytes.
+    fn append_places(&self, _append: &Self::Append) -> Vec<Range> {
+        Vec::new()
+    }
+
+    /// The data of appends is complete, and so is all that was appended before them: maps their blocks as written and
+    /// moves the size, so that it never covers what is not complete. `blocks`: unwritten blocks to convert, of these
+    /// appends and of other writes. Called without the gate; the appends are in flight until it returns. Sets the
+    /// datasync tid, publishes the blocks, then sets the size.
+    ///
+    /// # Errors
+    /// The size covers none of what has failed.
+    fn append_end(
+        &self,
+        _inode: &Self::Inode,
+        _appends: Vec<Appended<Self>>,
+        _blocks: &[Blocks],
+        _reserves: Vec<Self::Reserve>,
+    ) -> Result<(), Self::Error> {
+        Err(no_allocation())
+    }
+}
+
+/// An append whose data is complete.
+#[allow(missing_debug_implementations)]
+pub struct Appended<F: FileSystem> {
+    /// The blocks that were claimed for it. `None` if the file had unwritten ones there.
+    pub claim: Option<F::Append>,
+    /// Its last byte in the file, plus 1.
+    pub end: u64,
 }
 
 fn no_allocation<E: From<Error>>() -> E {

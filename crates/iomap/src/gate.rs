@@ -255,6 +255,13 @@ impl InodeGate {
         self.announce_progress();
     }
 
+    /// Counts one request of a queue in flight, for a caller that holds the gate exclusively: an append, which stays in
+    /// flight when the gate opens.
+    pub(crate) fn raise(&self, cell: &Cell) {
+        let counts = cell.counts.load(Ordering::Relaxed);
+        cell.counts.store(counts + IN_FLIGHT_ONE, Ordering::Release);
+    }
+
     /// Leaves the gate after submission; the request stays in flight.
     #[inline]
     pub fn leave(&self, cell: &Cell) {

@@ -8,7 +8,7 @@ use crate::plan::{DiskSize, View};
 use crate::snapshot::{MapCell, MapWriter};
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range as Blocks;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
 /// The engine's half of an in-memory inode. The file system embeds it in its inode and fills it at load time.
@@ -37,6 +37,8 @@ pub struct InodeState {
     committed: Arc<AtomicU64>,
     /// Bytes of the file in memory, from its first buffered request on.
     pages: OnceLock<Arc<PageCache>>,
+    /// Whose appends are in flight: the address of the cell of an attached file, 0 if there are none.
+    appender: AtomicUsize,
 }
 
 impl InodeState {
@@ -57,6 +59,7 @@ impl InodeState {
             committed,
             kind: AtomicU8::new(MapKind::Extents as u8),
             pages: OnceLock::new(),
+            appender: AtomicUsize::new(0),
         }
     }
 
@@ -80,7 +83,8 @@ impl InodeState {
         self.changed();
     }
 
-    /// Sets the size that users see and that of the on-disk inode, both in bytes. Hold the gate exclusively, set the
+    /// Sets the size that users see and that of the on-disk inode, both in bytes. Hold the gate exclusively, or end an
+    /// append in flight ([`FileSystem::append_end`](crate::FileSystem::append_end)), which only grows it. Set the
     /// datasync tid first ([`InodeState::set_datasync_tid`]), and grow only over bytes that are safe to read.
     pub fn set_size(&self, size: u64, disk_size: u64) {
         self.size.store(size, Ordering::Release);
@@ -150,6 +154,23 @@ impl InodeState {
     pub(crate) fn set_cached(&self, cached: bool) {
         self.change_disk_size(|before| before.with_cached(cached));
         self.reach.store(if cached { 0 } else { self.size() }, Ordering::Release);
+    }
+
+    /// Whose appends are in flight, 0 if there are none. They move the size without the gate: who holds the gate
+    /// exclusively and depends on the size drains them first.
+    #[inline]
+    pub(crate) fn appender(&self) -> usize {
+        self.appender.load(Ordering::Acquire)
+    }
+
+    /// Says whose appends are in flight. The caller holds the gate exclusively, and nobody else has some.
+    pub(crate) fn set_appender(&self, appender: usize) {
+        self.appender.store(appender, Ordering::Release);
+    }
+
+    /// The last append of this one has ended, and is in flight for a moment yet.
+    pub(crate) fn clear_appender(&self, appender: usize) {
+        let _another = self.appender.compare_exchange(appender, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// The pages, if there was a buffered request.

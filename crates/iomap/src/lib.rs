@@ -74,7 +74,7 @@ pub use door::Payload;
 pub use engine::Engine;
 pub use error::Error;
 pub use explain::Outlook;
-pub use fs::{Blocks, Count, Extended, FileSystem, OpenFile, Synced};
+pub use fs::{Appended, Blocks, Count, Extended, FileSystem, OpenFile, Synced};
 pub use homeward::{PageBell, Ring};
 pub use inode::InodeState;
 pub use mapping::{MapKind, PIECES_MAX, Piece, Pieces, Range, Run, State};

@@ -7,10 +7,10 @@
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::fs::{Blocks, Count, FileSystem, OpenFile};
+use crate::fs::{Appended, Blocks, Count, FileSystem, OpenFile};
 use crate::mapping::{MapKind, Piece, Pieces, Range, State};
 use crate::pending::{Batch, PendingRange as Pending};
-use crate::plan::{Durability, JournalWork, Plan, Request, Route, Summary, Sync, View, plan_read};
+use crate::plan::{Durability, Finish, JournalWork, Plan, Request, Route, Summary, Sync, View, plan_read};
 use crate::probes;
 use crate::switches::Routing;
 use crate::write_plan::{is_subblock, plan_write_of};
@@ -128,6 +128,19 @@ impl<F: FileSystem> Engine<F> {
         mapping: &mut Mapping,
         nowait: bool,
     ) -> Result<Plan, F::Error> {
+        self.decide_behind(file, request, mapping, nowait, |view| view)
+    }
+
+    /// The same for an append behind others that are in flight: `behind` moves the sizes of the view to their end.
+    #[inline(always)]
+    pub(crate) fn decide_behind(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        mapping: &mut Mapping,
+        nowait: bool,
+        behind: impl FnOnce(View) -> View,
+    ) -> Result<Plan, F::Error> {
         if nowait {
             self.check_known(file, request.range)?;
             self.check_no_handle(file)?;
@@ -147,7 +160,7 @@ impl<F: FileSystem> Engine<F> {
         mapped?;
         // Load the mapping before the view: a reader that sees a converted block must also see that its conversion is
         // not durable yet (`InodeState::set_datasync_tid`).
-        let view = file.view();
+        let view = behind(file.view());
         if let Some(needs) = needs_allocation(request.range, &view, &summary)
             && let Err(refused) = self.fs.check_allocates(&file.inode, needs)
         {
@@ -163,6 +176,18 @@ impl<F: FileSystem> Engine<F> {
         }
         probes::plan(true, request.range, &plan);
         Ok(plan)
+    }
+
+    /// Keeps an append in flight only where the file system can claim its blocks.
+    pub(crate) fn with_claims(&self, file: &OpenFile<F>, range: Range, mut plan: Plan) -> Plan {
+        let bits = file.state().block_bits();
+        if plan.journal == JournalWork::Extend
+            && plan.finish == Finish::Asynchronous
+            && !self.fs.queues_appends(&file.inode, range.pos >> bits..range.end() >> bits)
+        {
+            plan.make_exclusive();
+        }
+        plan
     }
 
     /// Views, plans and counts a read that is done piece by piece, inside the gate.
@@ -256,7 +281,8 @@ impl<F: FileSystem> Engine<F> {
         };
         let pending = map.pending().add(blocks);
         drop(map);
-        Ok(Some(Fresh { inode: file.inode.clone(), pending: Some(pending), reserve: Some(reserve) }))
+        let (inode, pending, reserve) = (file.inode.clone(), Some(pending), Some(reserve));
+        Ok(Some(Fresh { inode, pending, reserve, append: None }))
     }
 
     /// Whether some of `range` is in this state.
@@ -293,19 +319,48 @@ impl<F: FileSystem> Engine<F> {
     /// Converts what writes of one inode have filled.
     fn convert_one(&self, group: Vec<Fresh<F>>) -> Result<(), F::Error> {
         let Some(mut filled) = Filled::of(group) else { return Ok(()) };
-        self.counters.bump(Counter::Conversions);
         let reserves = filled.take_reserves();
-        self.fs.convert(&filled.inode, filled.blocks(), reserves)
+        let appends = std::mem::take(&mut filled.appends);
+        if !filled.blocks().is_empty() {
+            self.counters.bump(Counter::Conversions);
+        }
+        if appends.is_empty() {
+            return self.fs.convert(&filled.inode, filled.blocks(), reserves);
+        }
+        self.counters.add(Counter::Extensions, appends.len() as u64);
+        self.fs.append_end(&filled.inode, appends, filled.blocks(), reserves)
     }
 }
 
-/// Unwritten blocks that a write is about to fill: registered as pending in the inode, with the reserve for their
-/// conversion. If dropped, they are not converted and read as zeros.
+/// Blocks that a write is about to fill: unwritten ones, registered as pending in the inode, with the reserve for their
+/// conversion, or those claimed for an append. If dropped, they are not converted and read as zeros, and the claim is
+/// released.
 pub(crate) struct Fresh<F: FileSystem> {
     inode: Arc<F::Inode>,
     /// `None` once handed over.
     pending: Option<Pending>,
     reserve: Option<F::Reserve>,
+    /// It moves the size. `None` once handed over.
+    append: Option<Appended<F>>,
+}
+
+impl<F: FileSystem> Fresh<F> {
+    /// An append to file byte `end`: over unwritten blocks (`fresh`), or over claimed ones.
+    pub(crate) fn append(
+        inode: &Arc<F::Inode>,
+        fresh: Option<Self>,
+        claim: Option<F::Append>,
+        end: u64,
+    ) -> Self {
+        let append = Some(Appended { claim, end });
+        match fresh {
+            Some(mut fresh) => {
+                fresh.append = append;
+                fresh
+            }
+            None => Fresh { inode: inode.clone(), pending: None, reserve: None, append },
+        }
+    }
 }
 
 impl<F: FileSystem> Drop for Fresh<F> {
@@ -321,6 +376,7 @@ pub(crate) struct Filled<F: FileSystem> {
     inode: Arc<F::Inode>,
     batch: Option<Batch>,
     reserves: Vec<F::Reserve>,
+    appends: Vec<Appended<F>>,
 }
 
 impl<F: FileSystem> Filled<F> {
@@ -328,6 +384,7 @@ impl<F: FileSystem> Filled<F> {
     pub(crate) fn of(mut group: Vec<Fresh<F>>) -> Option<Self> {
         let inode = group.first()?.inode.clone();
         let reserves = group.iter_mut().filter_map(|fresh| fresh.reserve.take()).collect();
+        let appends = group.iter_mut().filter_map(|fresh| fresh.append.take()).collect();
         let mut writer = F::state(&inode).map.lock();
         for fresh in &mut group {
             if let Some(pending) = fresh.pending.take() {
@@ -337,7 +394,7 @@ impl<F: FileSystem> Filled<F> {
         // Under the same lock, so that no other thread takes them.
         let batch = writer.pending().take_batch();
         drop(writer);
-        Some(Filled { inode, batch, reserves })
+        Some(Filled { inode, batch, reserves, appends })
     }
 
     pub(crate) fn take_reserves(&mut self) -> Vec<F::Reserve> {

@@ -151,6 +151,12 @@ impl View {
         range.end() > self.size || range.end() > self.disk_size.bytes()
     }
 
+    /// The same behind appends in flight that end at `tail`.
+    pub(crate) fn behind(self, tail: u64) -> View {
+        let size = self.size.max(tail);
+        View { size, disk_size: self.disk_size.with_bytes(self.disk_size.bytes().max(tail)), ..self }
+    }
+
     /// Whether a write of `range` changes the inode, whatever its blocks are: its size, or its privileges. A file with
     /// pages counts as one: the write has to be alone with them.
     #[inline(always)]
@@ -342,7 +348,7 @@ impl Durability {
 /// Whether the caller waits until the request completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Finish {
-    /// The gate is left after submission; completion comes later.
+    /// The gate is left after submission; completion comes later. An append holds the gate exclusively until then.
     Asynchronous,
     /// The submitter waits for completion before it leaves the gate.
     Synchronous,

@@ -11,6 +11,7 @@
 //! ([`Engine::send_pages_home`]), and when the last writer closes a file ([`Engine::end_pages`]). A failure leaves them
 //! dirty, and is told by the next sync of every open file. `homeward.rs` sends them.
 
+use crate::carry::end_appends;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::fs::{FileSystem, OpenFile};
@@ -134,6 +135,7 @@ impl<F: FileSystem> Engine<F> {
                 pages = Some(map);
             }
             let gate = state.gate.visit_exclusive(drain, help);
+            end_appends(state, &gate, help);
             // If the pages were not locked, another thread may have begun to keep some.
             if pages.is_some() || !state.is_cached() {
                 return Ok(Sole { gate, _pages: pages });

@@ -8,7 +8,7 @@
 //! gate. Safe because the partial head and tail blocks are written and the write does not extend the file.
 
 use crate::durability::write_durability;
-use crate::mapping::{MapKind, Piece};
+use crate::mapping::{MapKind, Piece, Range};
 use crate::plan::{
     Durability, Edges, Finish, GateMode, JournalWork, Plan, Request, Route, Summary, Sync, View,
 };
@@ -186,11 +186,30 @@ fn plan_allocating<R: Routing>(
     if extends || plan.drain || device.dax.is_some() {
         plan.make_exclusive();
     }
+    if extends && device.dax.is_none() && appends_beside_others(request, view, summary) {
+        plan.finish = Finish::Asynchronous;
+        plan.counted = true;
+    }
     if device.dax.is_some() {
         plan.route = Route::DaxAllocate;
         plan.counted = !request.bounced && !routing.switches().dax_no_dio_count;
     }
     plan
+}
+
+/// Whether a queued write that extends the file may be in flight beside others of its kind: whole blocks at its very
+/// end, all holes or all unwritten, so that nothing has to be zeroed. Their data goes out while the gate is open. Only
+/// their completions, in the order of the file, touch map and size.
+fn appends_beside_others(request: &Request, view: &View, summary: &Summary) -> bool {
+    may_append(request, view) && [summary.hole, summary.unwritten].contains(&request.range.length)
+}
+
+/// Whether a queued write of this shape may turn out to be such an append, behind others that are in flight.
+#[inline]
+pub(crate) fn may_append(request: &Request, view: &View) -> bool {
+    let Range { pos, length } = request.range;
+    let whole = (pos | length) & (view.block_size() - 1) == 0;
+    request.queued && !request.bounced && view.kind == MapKind::Extents && whole && pos == view.size
 }
 
 /// What must be zeroed: the rest of the first and last block where they hold no data yet, and the bytes past the old
@@ -211,7 +230,7 @@ fn edges(request: &Request, view: &View, summary: &Summary) -> Edges {
 impl Plan {
     /// Holds the gate exclusively until completion, so it need not be counted in flight.
     #[inline]
-    fn make_exclusive(&mut self) {
+    pub(crate) fn make_exclusive(&mut self) {
         self.gate = GateMode::Exclusive;
         self.counted = false;
         self.finish = Finish::Synchronous;

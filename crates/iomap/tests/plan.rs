@@ -37,6 +37,14 @@ impl Case {
         self.end() > self.view.size || self.end() > self.view.disk_size.bytes()
     }
 
+    /// Whole blocks at the very end, in one state, through a queue.
+    fn is_append(&self) -> bool {
+        let first = self.blocks[0];
+        let fresh = first != State::Written && self.blocks.iter().all(|&state| state == first);
+        let at_end = self.extends() && self.request.range.pos == self.view.size;
+        fresh && at_end && self.is_aligned() && self.request.queued && self.view.kind == MapKind::Extents
+    }
+
     fn is_mapped(&self) -> bool {
         self.device.dax.is_some()
     }
@@ -64,7 +72,14 @@ fn grid(mut each: impl FnMut(&Case)) {
         for states in 0..3usize.pow(count) {
             let blocks: Vec<State> = (0..count).map(|n| STATES[states / 3usize.pow(n) % 3]).collect();
             let pieces = cut(pos, length, &blocks);
-            let sizes = [(4096, 4096), (9000, 9000), (12288, 12288), (1 << 20, 1 << 20), (1 << 20, 8192)];
+            let sizes = [
+                (4096, 4096),
+                (8192, 8192),
+                (9000, 9000),
+                (12288, 12288),
+                (1 << 20, 1 << 20),
+                (1 << 20, 8192),
+            ];
             for ((size, disk_size), kind) in
                 sizes.into_iter().flat_map(|size| [(size, MapKind::Extents), (size, MapKind::Indirect)])
             {
@@ -126,6 +141,7 @@ fn row(case: &Case) -> Row {
         return ALONE;
     }
     let row = match (case.extends(), case.is_aligned(), fresh) {
+        (true, true, _) if case.is_append() => Row { drain: false, synchronous: false, ..ALONE },
         (true, true, _) => Row { drain: false, ..ALONE },
         (true, false, fresh) => Row { drain: fresh, ..ALONE },
         (false, false, true) => ALONE,

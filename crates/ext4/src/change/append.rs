@@ -27,8 +27,8 @@ use uext4_ondisk::{Lblk, Pblk};
 
 /// Blocks past the end of a file that a write is about to fill.
 pub(crate) struct Appending {
-    blocks: Range<u64>,
-    claim: Claim,
+    pub(super) blocks: Range<u64>,
+    pub(super) claim: Claim,
     /// For blocks of the map.
     _promise: Option<Promise>,
 }
@@ -115,7 +115,7 @@ impl Files<'_> {
     }
 
     /// Whether one handle suffices for the claim.
-    fn can_claim(&self, inode: &Inode, blocks: &Range<u64>) -> bool {
+    pub(crate) fn can_claim(&self, inode: &Inode, blocks: &Range<u64>) -> bool {
         let runs = RUNS as u32;
         // Limits of quota are checked where blocks are allocated.
         !blocks.is_empty()
@@ -128,7 +128,7 @@ impl Files<'_> {
     }
 
     /// `None` if there is no room: the other route waits for it.
-    fn ask(&self, inode: &Inode, blocks: Range<u64>, ask: &Ask) -> Result<Option<Appending>> {
+    pub(super) fn ask(&self, inode: &Inode, blocks: Range<u64>, ask: &Ask) -> Result<Option<Appending>> {
         let body = Direct(self.state);
         let asked = self.space.claim(&body, ask).and_then(|claim| {
             // The conversion's promise covers the map blocks for one run.

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `allocate.rs` | allocates blocks for holes |
-//! | `append.rs` | blocks past the end that are written before they are mapped |
+//! | `append.rs`, `queued.rs` | blocks past the end that are written before they are mapped |
 //! | `pointers.rs` | allocation for maps of block pointers |
 //! | `data.rs` | contents that are written through the log |
 //! | `convert.rs` | marks unwritten blocks written, and sets the size |
@@ -43,6 +43,7 @@ mod inline;
 pub(crate) mod orphans;
 mod pointers;
 pub(crate) mod privileges;
+pub(crate) mod queued;
 mod remove;
 mod set_attributes;
 mod set_flags;

@@ -6,6 +6,7 @@ use crate::alloc::shared::{FreeSpace, Promise};
 use crate::change::Files;
 use crate::change::append::Appending;
 use crate::change::orphans::Orphans;
+use crate::change::queued::Queued;
 use crate::change::swap::Swap;
 use crate::ground::error::{Error, Result};
 use crate::inline;
@@ -18,9 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{
-    Blocks, Count, Extended, FileSystem, InodeState, MapKind, MapSnapshot, Piece, Range, Synced,
+    Appended, Blocks, Count, Extended, FileSystem, InodeState, MapKind, MapSnapshot, Piece, Range, Synced,
 };
-use uext4_ondisk::Group;
+use uext4_ondisk::{Group, Pblk};
 
 /// The file-system side of an open volume.
 pub struct Ext4 {
@@ -206,6 +207,7 @@ impl FileSystem for Ext4 {
 
     type Reserve = Promise;
     type Extension = Extension;
+    type Append = Queued;
 
     fn allocate(&self, inode: &Inode, blocks: Blocks) -> Result<()> {
         self.files().allocate(inode, blocks)
@@ -231,10 +233,7 @@ impl FileSystem for Ext4 {
 
     fn swap_places(&self, swap: &Swap) -> Vec<Range> {
         let block = self.block_size();
-        let bytes = |(first, count): (uext4_ondisk::Pblk, u64)| Range {
-            pos: first.get() * block,
-            length: count * block,
-        };
+        let bytes = |(first, count): (Pblk, u64)| Range { pos: first.get() * block, length: count * block };
         swap.places().map(bytes).collect()
     }
 
@@ -286,6 +285,30 @@ impl FileSystem for Ext4 {
                 if orphaned { self.files().end_growth(inode, None) } else { Ok(()) }
             }
         }
+    }
+
+    fn queues_appends(&self, inode: &Inode, blocks: Blocks) -> bool {
+        self.files().can_claim(inode, &blocks)
+    }
+
+    fn append_begin(&self, inode: &Inode, blocks: Blocks, after: Option<u64>) -> Result<Option<Queued>> {
+        self.files().queue_append(inode, blocks, after.map(|byte| Pblk(byte / self.block_size())))
+    }
+
+    fn append_places(&self, append: &Queued) -> Vec<Range> {
+        let block = self.block_size();
+        append.runs().map(|run| Range { pos: run.first.get() * block, length: run.count * block }).collect()
+    }
+
+    fn append_end(
+        &self,
+        inode: &Inode,
+        appends: Vec<Appended<Self>>,
+        blocks: &[Blocks],
+        _promises: Vec<Promise>,
+    ) -> Result<()> {
+        let appends = appends.into_iter().map(|append| (append.claim, append.end)).collect();
+        self.files().end_appends(inode, appends, blocks)
     }
 
     fn datasync(&self, batch: &[Synced<'_, Self>]) -> Result<bool> {

@@ -12,7 +12,8 @@ fn counts(bed: &Bed, case: &Case, told: &Explanation, counter: Counter) -> bool 
     let (plan, query) = (&told.plan, &case.query);
     let exclusive = plan.gate == GateMode::Exclusive;
     // It allocates with the gate held exclusively, then continues as a shared overwrite.
-    let halves = exclusive && plan.finish == Finish::Asynchronous;
+    let extends = plan.journal == JournalWork::Extend;
+    let halves = exclusive && plan.finish == Finish::Asynchronous && !extends;
     match counter {
         Counter::SimpleReads => plan.route == Route::SimpleRead,
         Counter::GeneralReads => plan.route == Route::GeneralRead,

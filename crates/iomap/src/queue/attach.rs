@@ -1,5 +1,6 @@
 //! Files attached to a queue.
 
+use super::append::Appends;
 use super::core::QueueState;
 use super::ticket::Hold;
 use super::window::Window;
@@ -42,10 +43,14 @@ pub(crate) struct Attached<F: FileSystem> {
     pub(super) window: Window,
     /// For general requests.
     pub(super) hold: Arc<Hold<F>>,
+    /// Made by the first append.
+    pub(super) appends: Option<Box<Appends>>,
 }
 
 impl<F: FileSystem> Drop for Attached<F> {
     fn drop(&mut self) {
+        // Of a queue that died with appends in flight.
+        F::state(&self.file.inode).clear_appender(self.appender());
         let gate = &F::state(&self.file.inode).gate;
         if self.cell.is_idle() {
             gate.unregister(&self.cell);
@@ -145,6 +150,7 @@ impl<F: FileSystem> QueueState<F> {
             serial,
             window: Window::CLOSED,
             hold: Arc::new(Hold { inode: file.inode.clone(), cell }),
+            appends: None,
         });
         FileSlot { index: index as u32, serial }
     }

@@ -41,6 +41,8 @@ pub(crate) struct General<F: FileSystem> {
     pub(crate) nowait: bool,
     /// The conversion has started.
     pub(crate) converting: bool,
+    /// It is an append in flight beside others, and ends in the order of the file.
+    pub(crate) appends: bool,
     /// Dropped with the rest; that takes the request out of flight.
     pub(crate) ticket: Ticket<F>,
 }
@@ -61,6 +63,7 @@ impl<F: FileSystem> General<F> {
             fresh,
             nowait: false,
             converting: false,
+            appends: false,
             ticket,
         }
     }
@@ -240,8 +243,11 @@ impl<F: FileSystem> QueueState<F> {
     #[inline]
     pub(crate) fn lower(&mut self, number: u32) {
         let label = self.slots[number as usize].label;
-        if self.general[number as usize].take().is_none() && label.kind() != Kind::Sync {
-            self.complete(Landed { label, count: 1 });
+        match self.general[number as usize].take() {
+            Some(general) if general.appends => self.end_append(label.file()),
+            Some(_) => {}
+            None if label.kind() != Kind::Sync => self.complete(Landed { label, count: 1 }),
+            None => {}
         }
     }
 

@@ -127,6 +127,16 @@ impl<F: FileSystem> QueueState<F> {
 
     /// All transfers of a general request are done.
     pub(super) fn finish_general(&mut self, number: u32) {
+        match &self.general[number as usize] {
+            Some(general) if general.appends => {
+                self.finish_in_order(self.slots[number as usize].label.file());
+            }
+            _ => self.finish_over(number),
+        }
+    }
+
+    /// The same when its turn has come.
+    pub(super) fn finish_over(&mut self, number: u32) {
         let Some(general) = &mut self.general[number as usize] else { return };
         let payload = self.door.idle_payload(number);
         for (offset, length) in std::mem::take(&mut general.zero) {

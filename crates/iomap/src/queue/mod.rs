@@ -4,9 +4,11 @@
 //! - `slot.rs`: the state of a request; [`core`](self): the state of a queue; `drive.rs`: completions; `durable.rs`:
 //!   completions that need conversion or durability
 //! - `retry.rs`: requests that the device asked to repeat
-//! - `general.rs`: reads of any shape; `overwrite.rs`: writes of any shape; `window.rs`: writes that reuse a plan
+//! - `general.rs`: reads of any shape; `overwrite.rs`: writes of any shape; `window.rs`: writes that reuse a plan;
+//!   `append.rs`: appends in flight beside one another
 //! - the short paths are in their rooms: [`crate::simple_read`], [`crate::write_plan`]
 
+mod append;
 mod attach;
 mod core;
 mod drive;
@@ -154,6 +156,9 @@ impl<F: FileSystem> IoQueue<F> {
     }
 
     /// Writes `buffer` at `pos`. Position and length are multiples of the device's logical block.
+    ///
+    /// Whole blocks, each behind the last one, at the end of a file are in flight together. The size moves when they
+    /// complete, in the order of the file. One that fails leaves zeros if later ones succeed.
     #[inline]
     pub fn write(
         &mut self,

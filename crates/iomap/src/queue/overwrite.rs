@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{Pieces, Range};
 use crate::pipeline::Mapping;
-use crate::plan::{Durability, Edges, Finish, GateMode, Plan, Request, WriteFlags};
+use crate::plan::{Durability, Edges, Finish, GateMode, JournalWork, Plan, Request, WriteFlags};
 use crate::switches::{AllOn, Routing, Switches};
 use crate::write_plan::{may_share, plan_shared_overwrite, shares_gate};
 use uext4_blockdev::{Buffer, Op};
@@ -182,15 +182,22 @@ impl<F: FileSystem> QueueState<F> {
                 return self.send(index, &request, &plan, nowait, payload, tag, ticket);
             }
             drop(ticket);
-            if plan.finish == Finish::Synchronous {
+            if plan.finish == Finish::Synchronous || plan.journal == JournalWork::Extend {
                 break;
             }
             let (engine, file) = (self.engine.clone(), attached.file.clone());
             engine.allocate_exclusively(&file, &request, &plan, &mut || self.help())?;
         }
+        let payload = match nowait {
+            true => payload,
+            false => match self.try_append(index, &request, &mut mapping, payload, tag)? {
+                Some(payload) => payload,
+                None => return Ok(()),
+            },
+        };
         self.write_exclusively(
             index,
-            &request,
+            &Request { queued: false, ..request },
             Flow { exclusive: true, nowait, mapping, settled: false, home: None },
             payload,
             tag,

@@ -24,6 +24,12 @@ impl<F: FileSystem> Ticket<F> {
         Ok(Ticket { hold: hold.clone(), inside: true })
     }
 
+    /// A request in flight only, for a caller that holds the gate exclusively.
+    pub(crate) fn raise(hold: &Arc<Hold<F>>) -> Self {
+        F::state(&hold.inode).gate.raise(&hold.cell);
+        Ticket { hold: hold.clone(), inside: false }
+    }
+
     /// Leaves the gate after submission; the request stays in flight.
     pub(crate) fn leave_gate(&mut self) {
         if std::mem::take(&mut self.inside) {

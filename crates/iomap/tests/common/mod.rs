@@ -115,6 +115,7 @@ impl FileSystem for OneFile {
     type Reserve = ();
     type Swap = ();
     type Extension = ();
+    type Append = ();
 
     fn state(inode: &Watched) -> &InodeState {
         if inode.looks.fetch_add(1, Ordering::SeqCst) == inode.at.load(Ordering::SeqCst)

@@ -173,6 +173,7 @@ impl FileSystem for Model {
     type Reserve = Reserve;
     type Swap = ();
     type Extension = u64;
+    type Append = ();
 
     fn state(inode: &Inode) -> &InodeState {
         &inode.state

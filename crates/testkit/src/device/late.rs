@@ -64,6 +64,13 @@ impl LateHandle {
         self.shared.state.lock().held = true;
     }
 
+    /// The same until the result is dropped. Drop it before a queue, which waits for its requests, also in a test that
+    /// fails: declare it after the queue.
+    pub fn held(&self) -> Held {
+        self.hold();
+        Held(self.clone())
+    }
+
     /// Ends [`LateHandle::hold`].
     pub fn release(&self) {
         self.shared.state.lock().held = false;
@@ -78,6 +85,21 @@ impl LateHandle {
         drop(state);
         self.shared.changed.notify_all();
         landed
+    }
+
+    /// Lands one request of those that wait: the `number`-th, queue by queue in the order of submission. So a device
+    /// that completes in any order.
+    pub fn land_one(&self, mut number: usize) {
+        let mut state = self.shared.state.lock();
+        for (_, lane) in &mut state.lanes {
+            if number < lane.waiting.len() {
+                lane.land_at(number);
+                break;
+            }
+            number -= lane.waiting.len();
+        }
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     /// Requests submitted that have not landed, of all queues.
@@ -105,16 +127,32 @@ impl Lane {
     /// Lands the oldest requests until `most` completions are there to be reaped. Returns how many landed.
     fn land(&mut self, most: usize) -> usize {
         let before = self.landed.len();
-        while self.landed.len() < most
-            && let Some(request) = self.waiting.pop_front()
-        {
+        while self.landed.len() < most && self.land_at(0) {}
+        self.landed.len() - before
+    }
+
+    /// Lands one request. `false` if there is none at this place.
+    fn land_at(&mut self, number: usize) -> bool {
+        let request = self.waiting.remove(number);
+        if let Some(request) = &request {
             // SAFETY: `request` came from a `push`, whose caller promises the memory until its completion was
             // delivered or the queue was dropped; the first happens later, with what is stored here, and the second
             // takes the lane away first.
-            let result = unsafe { carry_out(&*self.inner, &request) };
+            let result = unsafe { carry_out(&*self.inner, request) };
             self.landed.push_back(Done { tag: request.tag, result });
         }
-        self.landed.len() - before
+        request.is_some()
+    }
+}
+
+/// While it exists, requests land when a test says so.
+#[derive(Debug)]
+#[must_use]
+pub struct Held(LateHandle);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.release();
     }
 }
 

@@ -11,5 +11,5 @@ pub use crash::{
     CrashDevice, CrashEvent, CrashHandle, CrashLog, CrashMark, CrashOperation, CrashOptions, CrashOutcome,
 };
 pub use fault::{Fault, FaultAction, FaultDevice, FaultHandle, FaultId, FaultOn};
-pub use late::{LateDevice, LateHandle};
+pub use late::{Held, LateDevice, LateHandle};
 pub use part::CrashPart;
