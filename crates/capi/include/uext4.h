@@ -851,10 +851,12 @@ int64_t uext4_trim(struct uext4_volume *volume,
                    uint64_t length,
                    uint64_t minimum);
 
-// Counters of routes and of the journal, `most` at the most. Of a volume with the feature `fast_commit`: `fast_commits`
-// and their `fast_commit_blocks`, and `full_commits_…` for syncs that committed in full, by reason: the area was full, a
-// change has no records, no record describes the file, the log was not in use yet. Returns how many there are. Queued requests are counted
+// Counters of routes and of the journal, `most` at the most. Returns how many there are. Queued requests are counted
 // when a call to their queue finds them complete.
+//
+// `fast_commits`, `fast_commit_blocks`: of a volume with the feature `fast_commit`. `full_commits_…`: its syncs that
+// committed in full, since the area was full, a change has no records, no record describes the file, or the log was
+// not in use yet.
 int64_t uext4_stats(struct uext4_volume *volume,
                     struct uext4_counter *counters,
                     size_t most);
