@@ -76,7 +76,7 @@ impl Files<'_> {
     }
 
     /// Whether one handle may mark and map what is claimed.
-    fn can_claim_holes(&self, inode: &Inode, blocks: &Range<u64>) -> bool {
+    pub(crate) fn can_claim_holes(&self, inode: &Inode, blocks: &Range<u64>) -> bool {
         let (state, superblock) = (&inode.state, &self.state.superblock);
         // Limits of quota are checked where blocks are allocated.
         !inode.is_limited()
