@@ -102,6 +102,12 @@ END {
     promise("names-unlink: ext4 / uext4", ratio("names-unlink", "ext4", "uext4"), 1, 1.5)
     promise("names-rename: ext4 / uext4", ratio("names-rename", "ext4", "uext4"), 1, 1.5)
     promise("names-mkdir: ext4 / uext4", ratio("names-mkdir", "ext4", "uext4"), 1, 1.5)
+    promise("hole-write: ext4 / uext4", ratio("hole-write", "ext4", "uext4"), 1, 1.2)
+    promise("hole-queued: ext4 / uext4", ratio("hole-queued", "ext4", "uext4"), 1, 1.2)
+    promise("fallocate: ext4 / uext4", ratio("fallocate", "ext4", "uext4"), 1, 1.2)
+    promise("punch: ext4 / uext4", ratio("punch", "ext4", "uext4"), 1, 1.2)
+    promise("fast-append-fsync: ext4 / uext4", ratio("fast-append-fsync", "ext4", "uext4"), 1, 1.2)
+    promise("fast-create-fsync: ext4 / uext4", ratio("fast-create-fsync", "ext4", "uext4"), 1, 1.2)
     if (newer) {
         promise("nvme-read: block device, ring / uext4", ratio("nvme-read", "ring", "uext4"), 1.15, 1.3)
         promise("nvme-read: ext4 / uext4", ratio("nvme-read", "ext4", "uext4"), 1.5, 1.8)

@@ -6,7 +6,8 @@
 #
 #   scripts/vm-count.sh [--only PATTERN] [--slices N] [--processors N] [--trace]
 #
-# --only: shapes that match. --trace: a table of instructions by function instead, from a plugin of QEMU's translator.
+# --only: shapes that match one of the patterns, which commas separate. --trace: a table of instructions by function
+# instead, from a plugin of QEMU's translator.
 # --processors: a thread on each of them, on the same file; tables are target/vm-count-N.md and .csv.
 # KERNEL=backports: the kernel of that suite.
 set -eu

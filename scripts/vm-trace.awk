@@ -4,7 +4,7 @@ BEGIN { FS = "," }
 {
     shape[NR] = $2
     arm[NR] = $3
-    requests = $4
+    requests[$2] = $4
     if (!($2 in known)) { known[$2] = 1; shapes[++shape_count] = $2 }
 }
 END {
@@ -18,15 +18,16 @@ END {
     }
     for (s = 1; s <= shape_count; s++) {
         kind = shapes[s]
+        each = requests[kind]
         printf "\n| %s | ring | ext4 | uext4 | uext4 - ring |\n|---|--:|--:|--:|--:|\n", kind
-        printf "| all | %.0f | %.0f | %.0f | %+.0f |\n", total[kind, "ring"] / requests,
-            total[kind, "ext4"] / requests, total[kind, "uext4"] / requests,
-            (total[kind, "uext4"] - total[kind, "ring"]) / requests
+        printf "| all | %.0f | %.0f | %.0f | %+.0f |\n", total[kind, "ring"] / each,
+            total[kind, "ext4"] / each, total[kind, "uext4"] / each,
+            (total[kind, "uext4"] - total[kind, "ring"]) / each
         sorter = "LC_ALL=C sort -t '|' -k 6,6nr"
         for (name in names) {
-            ring = count[kind, "ring", name] / requests
-            theirs = count[kind, "ext4", name] / requests
-            ours = count[kind, "uext4", name] / requests
+            ring = count[kind, "ring", name] / each
+            theirs = count[kind, "ext4", name] / each
+            ours = count[kind, "uext4", name] / each
             if (ring < 2 && theirs < 2 && ours < 2) continue
             printf "| `%s` | %.0f | %.0f | %.0f | %.0f |\n", name, ring, theirs, ours, ours - ring | sorter
         }

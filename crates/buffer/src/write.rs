@@ -56,11 +56,13 @@ impl BufferCache {
         self.check_pin(pin)?;
         self.check_writable()?;
         loop {
-            self.load(pin)?;
             let mut state = pin.buffer().lock_settled();
             if matches!(state.content, Content::Empty) {
+                drop(state);
+                self.load(pin)?;
                 continue;
             }
+            self.shard(pin.block()).counters.hits.count();
             state.admit(pin.block(), owner)?;
             let changed = change(&mut state, f);
             state.sound_for = whom;

@@ -7,8 +7,8 @@ use common::sample::sample_with;
 use common::{Image, open_rw, patterned, read_all, read_only, read_write, within};
 use std::sync::Arc;
 use std::time::Duration;
-use uext4::device::MemoryDevice;
-use uext4::{Error, QueueOptions, Result, Volume, VolumeOptions, WriteFlags};
+use uext4::device::{MemoryDevice, Op};
+use uext4::{Error, QueueOptions, Result, State, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultHandle, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
@@ -118,4 +118,45 @@ fn a_fault_at_any_operation_loses_nothing_acknowledged() {
         println!("{all} operations, {failed} failed, {aborted} aborted");
         assert!(failed > 100 && aborted > 50);
     });
+}
+
+/// The blocks of a failed write were only claimed for it: there is a hole again, and as much room as before.
+#[test]
+fn a_failed_write_into_a_hole_leaves_the_hole() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let image = sample_with(1024, &[]);
+    let memory = image.device_with(|options| (options.volatile_cache, options.fua) = (true, true));
+    let (volume, handle) = volume_on(&memory).unwrap();
+    let file = volume.open_file(FILE, read_write()).unwrap();
+    let state_at = |pos: u64| {
+        let piece = file.map().map(Result::unwrap).find(|piece| piece.logical <= pos && pos < piece.end());
+        piece.unwrap().state
+    };
+    let (hole, room) = (100 << 10, volume.statfs().unwrap());
+    assert_eq!(state_at(hole), State::Hole);
+    for queued in [false, true] {
+        handle.arm(Fault::nth(FaultOn::Op(Op::Write), 1));
+        let failed = match queued {
+            false => file.write_at(&patterned(1, hole, 4096), hole).map(drop),
+            true => {
+                let mut queue = volume.queue(QueueOptions::depth(2)).unwrap();
+                let slot = queue.attach(&file).unwrap();
+                queue.write(slot, hole, queue.buffer(4096).unwrap(), WriteFlags::empty(), 0).unwrap();
+                let done = queue.wait(1).unwrap().next().unwrap();
+                done.result.map(drop).map_err(|error| *error)
+            }
+        };
+        assert!(failed.is_err(), "queued: {queued}");
+        assert_eq!(state_at(hole), State::Hole, "queued: {queued}");
+        assert_eq!(volume.statfs().unwrap(), room, "queued: {queued}");
+    }
+    handle.clear();
+    file.write_at(&patterned(1, hole, 4096), hole).unwrap();
+    assert_eq!(state_at(hole), State::Written);
+    drop(file);
+    volume.close().unwrap();
+    let scratch = Scratch::new(64 << 20);
+    let path = scratch.file("after.img");
+    Image::of(&*memory).save(&path);
+    oracle::e2fsck_clean(&path);
 }

@@ -1,10 +1,10 @@
 //! Executes the writes that the calling thread waits for: synchronous writes, bounced writes, copies into mapped
 //! memory, and queued writes that hold the gate exclusively.
 //!
-//! Order of an allocating write: orphan record if it extends → allocation → zeros around the data → data → conversion,
-//! together with the new size → leave the gate. The zeros are written first, so they are in place even if the data
-//! write fails. On mapped memory the blocks below the end of the file are zeroed and converted before the copy; those
-//! past it are invisible until the size moves and are handled as on any other device.
+//! Order of an allocating write: orphan record if it extends → allocation, or a claim in memory → zeros around the
+//! data → data → conversion, together with the new size → leave the gate. The zeros are written first, so they are in
+//! place even if the data write fails. On mapped memory the blocks below the end of the file are zeroed and converted
+//! before the copy; those past it are invisible until the size moves and are handled as on any other device.
 
 use crate::bounce::{BOUNCE_MAX, next_step};
 use crate::counters::Counter;

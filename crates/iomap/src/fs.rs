@@ -6,7 +6,7 @@ use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{Piece, Range};
 use crate::plan::{View, WriteFlags};
-use crate::snapshot::MapSnapshot;
+use crate::snapshot::{MapSnapshot, MapWriter};
 use crate::switches::{Routing, Switches};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -180,6 +180,22 @@ pub trait FileSystem: Send + Sync + Sized + 'static {
     fn allocate(&self, _inode: &Self::Inode, _blocks: Blocks) -> Result<(), Self::Error> {
         Err(no_allocation())
     }
+
+    /// Claims blocks for all holes among `blocks`, which lie inside the size, and publishes them as unwritten: nothing
+    /// changes on the volume, and [`FileSystem::convert`] maps them with the same handle. The caller's write is among
+    /// the pending ones. Called inside the gate.
+    ///
+    /// `false`: some of the holes have to be allocated ([`FileSystem::allocate`]).
+    ///
+    /// # Errors
+    /// Those of reading the map and looking for room.
+    fn claim(&self, _inode: &Self::Inode, _blocks: &Blocks) -> Result<bool, Self::Error> {
+        Ok(false)
+    }
+
+    /// A pending write of `blocks` is gone, converted or not. What was claimed there and is not mapped becomes a hole
+    /// again, unless another pending write meets it.
+    fn unclaim(_inode: &Self::Inode, _map: &mut MapWriter<'_>, _blocks: &Blocks) {}
 
     /// Reserves what converting `blocks` may need, before their data is sent. Starts no handle.
     fn reserve(&self, _inode: &Self::Inode, _blocks: Blocks) -> Result<Self::Reserve, Self::Error> {

@@ -277,7 +277,8 @@ impl InodeState {
     /// change that removes or moves written blocks. Call it with the gate held exclusively and drained (`held`), after
     /// [`InodeState::set_datasync_tid`] and before any block is freed. Otherwise it fails and publishes nothing.
     ///
-    /// Costs a pass over the map: milliseconds for 10⁶ extents.
+    /// Costs a pass over the map if many runs end: milliseconds for 10⁶ extents. Else look-ups cause it, once there are
+    /// some.
     pub fn end(
         &self,
         held: &InodeGuard<'_>,

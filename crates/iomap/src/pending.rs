@@ -101,9 +101,10 @@ impl Pending {
     }
 
     /// Removes a batch that was converted and published, or has failed for good. Call under the same hold of the map
-    /// lock as the publication.
-    pub fn finish(&mut self, batch: Batch) {
+    /// lock as the publication. Returns its ranges.
+    pub fn finish(&mut self, batch: Batch) -> Vec<Range<u64>> {
         self.free(batch.tickets);
+        batch.ranges
     }
 
     /// Whether `blocks` overlaps any range: then its blocks must not be zeroed. The answer holds while the map lock is

@@ -259,30 +259,52 @@ impl<F: FileSystem> Engine<F> {
         }
         let bits = file.state().block_bits();
         let blocks = request.range.pos >> bits..((request.range.end() - 1) >> bits) + 1;
-        let holes = match plan.journal {
-            JournalWork::Extend => self.holds(file, &request.range, State::Hole)?,
-            journal => journal != JournalWork::Convert,
+        // Pending first: from then on claimed blocks stay, whether this write finds them or claims them itself.
+        let mut map = match nowait {
+            true => file.state().map.try_lock().ok_or_else(|| self.would_block())?,
+            false => file.state().map.lock(),
         };
-        if holes {
-            self.counters.bump(Counter::Allocations);
-            self.fs.allocate(&file.inode, blocks.clone())?;
-        }
+        let pending = map.pending().add(blocks.clone());
+        drop(map);
+        let inode = file.inode.clone();
+        let mut fresh = Fresh { inode, blocks, pending: Some(pending), reserve: None, append: None };
+        self.fill_holes(file, request, plan, nowait, &fresh.blocks)?;
         if !self.holds(file, &request.range, State::Unwritten)? {
             return Ok(None);
         }
-        let (reserve, mut map) = if nowait {
-            let reserve = self.fs.try_reserve(&file.inode, blocks.clone())?;
-            let (Some(reserve), Some(map)) = (reserve, file.state().map.try_lock()) else {
-                return Err(self.would_block().into());
-            };
-            (reserve, map)
-        } else {
-            (self.fs.reserve(&file.inode, blocks.clone())?, file.state().map.lock())
+        let blocks = fresh.blocks.clone();
+        fresh.reserve = match nowait {
+            true => self.fs.try_reserve(&file.inode, blocks)?,
+            false => Some(self.fs.reserve(&file.inode, blocks)?),
         };
-        let pending = map.pending().add(blocks);
-        drop(map);
-        let (inode, pending, reserve) = (file.inode.clone(), Some(pending), Some(reserve));
-        Ok(Some(Fresh { inode, pending, reserve, append: None }))
+        match fresh.reserve {
+            Some(_) => Ok(Some(fresh)),
+            None => Err(self.would_block().into()),
+        }
+    }
+
+    /// Claims or allocates the holes of a write, which is among the pending ones.
+    fn fill_holes(
+        &self,
+        file: &OpenFile<F>,
+        request: &Request,
+        plan: &Plan,
+        nowait: bool,
+        blocks: &Blocks,
+    ) -> Result<(), F::Error> {
+        // A plan without holes may be out of date: what it found claimed was released.
+        let planned = matches!(plan.journal, JournalWork::Allocate | JournalWork::AllocateConvert);
+        if !planned && !self.holds(file, &request.range, State::Hole)? {
+            return Ok(());
+        }
+        if nowait {
+            return Err(self.would_block().into());
+        }
+        self.counters.bump(Counter::Allocations);
+        if plan.journal == JournalWork::Extend || !self.fs.claim(&file.inode, blocks)? {
+            self.fs.allocate(&file.inode, blocks.clone())?;
+        }
+        Ok(())
     }
 
     /// Whether some of `range` is in this state.
@@ -337,6 +359,7 @@ impl<F: FileSystem> Engine<F> {
 /// released.
 pub(crate) struct Fresh<F: FileSystem> {
     inode: Arc<F::Inode>,
+    blocks: Blocks,
     /// `None` once handed over.
     pending: Option<Pending>,
     reserve: Option<F::Reserve>,
@@ -358,7 +381,8 @@ impl<F: FileSystem> Fresh<F> {
                 fresh.append = append;
                 fresh
             }
-            None => Fresh { inode: inode.clone(), pending: None, reserve: None, append },
+            // Its blocks are not in the map: nothing is pending.
+            None => Fresh { inode: inode.clone(), blocks: 0..0, pending: None, reserve: None, append },
         }
     }
 }
@@ -366,7 +390,9 @@ impl<F: FileSystem> Fresh<F> {
 impl<F: FileSystem> Drop for Fresh<F> {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
-            F::state(&self.inode).map.lock().pending().withdraw(pending);
+            let mut map = F::state(&self.inode).map.lock();
+            map.pending().withdraw(pending);
+            F::unclaim(&self.inode, &mut map, &self.blocks);
         }
     }
 }
@@ -409,7 +435,9 @@ impl<F: FileSystem> Filled<F> {
 impl<F: FileSystem> Drop for Filled<F> {
     fn drop(&mut self) {
         if let Some(batch) = self.batch.take() {
-            F::state(&self.inode).map.lock().pending().finish(batch);
+            let mut map = F::state(&self.inode).map.lock();
+            let blocks = map.pending().finish(batch);
+            blocks.iter().for_each(|blocks| F::unclaim(&self.inode, &mut map, blocks));
         }
     }
 }

@@ -122,7 +122,8 @@ impl Journal {
         let count = contents.len().checked_div(size).and_then(|count| u32::try_from(count).ok());
         let count =
             count.filter(|count| (1..=area.free()).contains(count)).ok_or_else(crate::log_writer::bug)?;
-        let mut buffer = transfer_buffer(contents.len())?;
+        let mut memory = area.take_memory(contents.len())?;
+        let buffer = &mut memory[..contents.len()];
         buffer.copy_from_slice(contents);
         // The block that makes it count comes last.
         let last = if used == 0 { 0 } else { count as usize - 1 };
@@ -145,6 +146,7 @@ impl Journal {
         }
         let place = self.fast_place(area, used + last as u32)?;
         write_durable(&**self.log_device(), place, &buffer[last * size..][..size])?;
+        area.keep_memory(memory);
         area.set_used(used + count);
         self.counters.fast.commits.add(1);
         self.counters.fast.blocks.add(u64::from(count));

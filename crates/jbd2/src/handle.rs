@@ -150,6 +150,31 @@ impl<'j> Handle<'j> {
         Ok(())
     }
 
+    /// [`Handle::get_write_access`], then [`Handle::dirty_for`]: in one step if the transaction has changed the buffer
+    /// before.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn change_for<R>(
+        &mut self,
+        pin: &BufferPin,
+        whom: u128,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        self.journal.check_alive()?;
+        if !self.transaction.has_changed(pin.block()) {
+            self.get_write_access(pin)?;
+            return self.dirty_for(pin, whom, f);
+        }
+        let owner = Owner::Transaction(self.tid());
+        let change = |bytes: &mut [u8]| {
+            // Before the change, which may panic in the middle.
+            self.changed.store(true, Ordering::Relaxed);
+            f(bytes)
+        };
+        self.journal.cache().modify_for(pin, owner, whom, change).map_err(Error::from)
+    }
+
     /// Changes a buffer that has write access, reading it first if it is not in memory. The first change of a
     /// block by the transaction costs one credit. `f` runs with the buffer locked and must not use the cache
     /// or the handle.

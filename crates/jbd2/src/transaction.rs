@@ -231,6 +231,13 @@ impl Transaction {
         member.map(|member| member.modified).ok_or(Error::NoWriteAccess { block, tid: self.tid })
     }
 
+    /// Whether the block has write access and was changed before.
+    pub(crate) fn has_changed(&self, block: u64) -> bool {
+        let members = self.members.lock();
+        let changed = members.buffers.get(&block).is_some_and(|member| member.modified);
+        changed && (members.revoked.is_empty() || !members.revoked.contains(&block))
+    }
+
     /// Records a change. Returns true for the first change of the block, which costs a credit.
     pub(crate) fn mark_modified(&self, block: u64) -> bool {
         let mut members = self.members.lock();

@@ -1,7 +1,8 @@
 //! Files of a volume, through uext4.
 
+use crate::changes::{self, Changes};
 use crate::names;
-use crate::shape::Shape;
+use crate::shape::{Change, Shape};
 use crate::system::Page;
 use crate::{Source, Target};
 use uext4::{
@@ -28,14 +29,10 @@ impl Opened {
         let registered = if path.starts_with("nvme:") { Ask::Try } else { Ask::Require };
         Opened { before: volume.stats(), volume, switches, shape, registered }
     }
-}
 
-impl Source for Opened {
-    fn target(&self) -> Box<dyn Target> {
+    /// For requests in the file.
+    fn on_file(&self) -> Box<dyn Target> {
         let (volume, shape) = (&self.volume, self.shape);
-        if shape.names.is_some() {
-            return Box::new(names::Names::new(names::Library::new(volume), shape));
-        }
         let options = OpenOptions::new().read(true).write(true);
         let file = volume.open_file("/data", options).expect("the file");
         let flags = if shape.dsync { WriteFlags::DSYNC } else { WriteFlags::empty() };
@@ -61,11 +58,34 @@ impl Source for Opened {
         let free = free.collect();
         Box::new(Queue { queue, slot, flags, free, shape, _file: file })
     }
+}
+
+impl Source for Opened {
+    fn target(&self) -> Box<dyn Target> {
+        let (volume, shape) = (&self.volume, self.shape);
+        if shape.names.is_some() {
+            return Box::new(names::Names::new(names::Library::new(volume), shape));
+        }
+        if shape.change.is_some() && shape.depth == 1 {
+            return Box::new(Changes::new(changes::Library::new(volume), shape));
+        }
+        if shape.change.is_some() {
+            let side = changes::Library::new(volume);
+            let queue = self.on_file();
+            return Box::new(changes::Queued::new(side, shape, queue));
+        }
+        self.on_file()
+    }
 
     /// The counters say which route was taken.
     fn check(&self, done: u64, threads: usize) {
         let (now, on, shape) = (self.volume.stats(), self.switches, self.shape);
-        if shape.names.is_some() {
+        if matches!(shape.change, Some(Change::Append | Change::Create)) {
+            let made = self.volume.commits();
+            // Besides, the area is full from time to time.
+            assert!(made.fast * 100 >= done * 98, "{made:?}: in full, not fast, for {done} requests");
+        }
+        if shape.names.is_some() || shape.change.is_some() {
             return;
         }
         let subblock = shape.block < 4096 && !shape.dax;

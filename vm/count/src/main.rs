@@ -5,28 +5,27 @@
 //!
 //! SHAPE is one of `shape::SHAPES`, ARM a word for the output. KIND says who carries the requests out: `ring` a
 //! minimal ring on PATH, `region` one whose memory is registered in one piece, `call` system calls, `map` a copy of
-//! mapped memory, `names` system calls in the directory PATH, `uext4` the library on the volume PATH with SWITCHES, in
-//! its file `/data` or its directory `/names`. COUNT_SLICES slices (7) after one that does not count. COUNT_THREADS
-//! threads (1), each on a processor of its own, with a descriptor and a ring or queue of its own, on the same file;
-//! uext4's threads share the volume.
+//! mapped memory, `names` system calls in the directory PATH, `changes` system calls or a ring below the directory
+//! PATH, `uext4` the library on the volume PATH with SWITCHES, in its file `/data` or its directory `/names` or
+//! `/made`. COUNT_SLICES slices (7) after one that does not count. COUNT_THREADS threads (1), each on a processor of
+//! its own, with a descriptor and a ring or queue of its own, on the same file; uext4's threads share the volume.
 //!
 //! Prints `PROGRAM,shape,arm` first, then `COUNT,shape,arm,requests,slices,median,least,most,clock`: instructions for
 //! each request, and at last what the guest's clock says, nanoseconds.
 
+mod changes;
 mod library;
 mod names;
 mod ring;
 mod shape;
 mod system;
 
-use shape::{SPAN, Shape};
+use shape::Shape;
 use std::arch::asm;
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// In a slice, of one thread alone.
-const REQUESTS: usize = 4096;
 /// In a slice, of each of several threads.
 const REQUESTS_EACH: usize = 1024;
 
@@ -78,6 +77,7 @@ impl Source for Plain<'_> {
             "region" => Box::new(ring::Ring::new(path, shape, true)),
             "call" => Box::new(system::Calls::new(path, shape)),
             "names" => Box::new(names::Names::new(names::Kernel::new(path), shape)),
+            "changes" => changes::of_kernel(path, shape),
             "map" => Box::new(system::Mapped::new(path, shape)),
             _ => panic!("{kind}: no such kind"),
         }
@@ -113,10 +113,10 @@ fn slice(target: &mut dyn Target, shape: &Shape, positions: &[u64]) {
         for &pos in positions {
             target.one(pos);
         }
-        target.finish();
     } else {
         queued(target, shape, positions);
     }
+    target.finish();
 }
 
 /// Instructions of all processors since the start.
@@ -139,21 +139,28 @@ fn mark<const WHAT: u8>() {
     }
 }
 
-/// Positions of a thread anywhere in the file, the same in every arm.
+/// Positions of a thread anywhere in the file, the same in every arm. Changes are each somewhere else.
 fn positions(shape: &Shape, thread: usize, count: usize) -> Vec<u64> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64.wrapping_add((thread as u64) << 17);
-    let position = || {
+    let mut below = |end: u64| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state % (SPAN / shape.stride()) * shape.stride()
+        state % end
     };
-    std::iter::repeat_with(position).take(count).collect()
+    let places = shape.span() / shape.stride();
+    if shape.change.is_none() {
+        return std::iter::repeat_with(|| below(places) * shape.stride()).take(count).collect();
+    }
+    let mut all: Vec<u64> = (0..places).map(|place| place * shape.stride()).collect();
+    (0..all.len()).for_each(|at| all.swap(at, at + below((places as usize - at) as u64) as usize));
+    all.truncate(count);
+    all
 }
 
 /// Instructions and nanoseconds of each slice, for one request, and how many requests a slice has.
 fn measure(shape: &Shape, source: &dyn Source, slices: usize, threads: usize) -> (Vec<f64>, Vec<f64>, usize) {
-    let mine = if threads == 1 { REQUESTS } else { REQUESTS_EACH };
+    let mine = if threads == 1 { shape.requests() } else { REQUESTS_EACH };
     let requests = threads * mine;
     let together = Barrier::new(threads);
     let meet = || {
@@ -218,7 +225,7 @@ fn main() -> ExitCode {
         [name, arm, kind, path] => (name, arm, kind, path, ""),
         [name, arm, kind, path, switches] => (name, arm, kind, path, switches),
         _ => {
-            eprintln!("count SHAPE ARM ring|region|call|map|names|uext4 PATH [SWITCHES]");
+            eprintln!("count SHAPE ARM ring|region|call|map|names|changes|uext4 PATH [SWITCHES]");
             return ExitCode::from(2);
         }
     };

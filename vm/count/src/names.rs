@@ -44,7 +44,7 @@ impl<S: Side> Names<S> {
         standing.iter().for_each(|name| side.create(name));
         side.sync();
         let operation = shape.names.expect("a shape of names");
-        let made = [names("made", crate::REQUESTS as u64), names("renamed", crate::REQUESTS as u64)];
+        let made = [names("made", shape.requests() as u64), names("renamed", shape.requests() as u64)];
         Names { side, operation, standing, made, number: 0, done: 0, before: 0 }
     }
 }

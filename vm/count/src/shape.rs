@@ -1,6 +1,6 @@
 //! What is asked for.
 
-/// Bytes that the requests are spread over: the size of the file.
+/// The size of the file.
 pub const SPAN: u64 = 32 << 20;
 
 /// One kind of load.
@@ -23,6 +23,23 @@ pub struct Shape {
     pub dax: bool,
     /// A change of names instead, or a look at them.
     pub names: Option<Operation>,
+    /// A change of the map of a file instead, or one that is made durable at once.
+    pub change: Option<Change>,
+}
+
+/// What is changed. The first three are synced at the end of a slice, the others one by one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Writes into a hole.
+    Hole,
+    /// Preallocates.
+    Allocate,
+    /// Frees a written block.
+    Punch,
+    /// Writes at the end of a file, and syncs the file.
+    Append,
+    /// Makes a file, and syncs it.
+    Create,
 }
 
 /// What is done to a name. Changes are synced at the end of a slice.
@@ -47,6 +64,21 @@ impl Shape {
     pub fn stride(&self) -> u64 {
         self.block as u64
     }
+
+    /// Bytes that the requests are spread over.
+    pub fn span(&self) -> u64 {
+        // As many preallocations as fit beside the journal.
+        if self.change == Some(Change::Allocate) { 192 << 20 } else { SPAN }
+    }
+
+    /// In a slice, of one thread alone.
+    pub fn requests(&self) -> usize {
+        match self.change {
+            Some(Change::Allocate) => 192,
+            Some(Change::Append | Change::Create) => 1024,
+            _ => 4096,
+        }
+    }
 }
 
 const CALL: Shape = Shape {
@@ -59,11 +91,12 @@ const CALL: Shape = Shape {
     dsync: false,
     dax: false,
     names: None,
+    change: None,
 };
 const QUEUE: Shape = Shape { name: "queued-read", depth: 128, batch: 32, ..CALL };
 
 /// All of them.
-pub const SHAPES: [Shape; 20] = [
+pub const SHAPES: [Shape; 26] = [
     CALL,
     Shape { name: "sync-overwrite", write: true, ..CALL },
     QUEUE,
@@ -84,6 +117,12 @@ pub const SHAPES: [Shape; 20] = [
     Shape { name: "names-unlink", names: Some(Operation::Unlink), ..CALL },
     Shape { name: "names-rename", names: Some(Operation::Rename), ..CALL },
     Shape { name: "names-mkdir", names: Some(Operation::Mkdir), ..CALL },
+    Shape { name: "hole-write", change: Some(Change::Hole), write: true, ..CALL },
+    Shape { name: "hole-queued", change: Some(Change::Hole), write: true, depth: 32, batch: 8, ..CALL },
+    Shape { name: "fallocate", change: Some(Change::Allocate), block: 1 << 20, ..CALL },
+    Shape { name: "punch", change: Some(Change::Punch), ..CALL },
+    Shape { name: "fast-append-fsync", change: Some(Change::Append), write: true, ..CALL },
+    Shape { name: "fast-create-fsync", change: Some(Change::Create), ..CALL },
 ];
 
 /// The one of this name.

@@ -80,6 +80,10 @@ impl Files<'_> {
                 edit.obey_limits(blocks)?;
             }
             let mut map = inode.state.map.lock();
+            // Others fill the holes that they have claimed.
+            let Some(range) = inode.claims.unclaimed(&range) else {
+                return Ok(Ok(Step::Done(range.end)));
+            };
             let Some(hole) = self.first_hole(blocks, &edit, range.clone())? else {
                 return Ok(Ok(Step::Done(range.end)));
             };

@@ -5,8 +5,9 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::journaled::Journaled;
 use crate::inode::Inode;
+use crate::inode::claims::Due;
 use crate::inode::draft::Draft;
-use crate::inode::edit::Change;
+use crate::inode::edit::{Change, Edit};
 use crate::map::edit::{self, Converted};
 use std::ops::Range;
 
@@ -28,6 +29,12 @@ impl Work<'_> {
     /// The next range.
     fn next(&self) -> Option<Range<u64>> {
         self.ranges.first().map(|range| self.from.max(range.start)..range.end)
+    }
+
+    /// The ranges that remain.
+    fn left(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let left = self.ranges.iter().take(RANGES);
+        left.map(|range| self.from.max(range.start)..range.end)
     }
 
     /// Records that everything up to a block is done.
@@ -61,28 +68,41 @@ impl Files<'_> {
 
     fn finish(&self, inode: &Inode, ranges: &[Range<u64>], size: Option<u64>) -> Result<()> {
         let mut work = Work { ranges, from: 0, size };
-        let mut leaves = u32::try_from(ranges.len()).unwrap_or(LEAVES).clamp(1, LEAVES);
+        let claims = inode.claims.count();
+        let mut leaves = u32::try_from(ranges.len().max(claims)).unwrap_or(LEAVES).clamp(1, LEAVES);
+        // A claim is in a group of its own, at worst.
+        let runs = |leaves| if claims > 0 { leaves } else { 0 };
         while !work.ranges.is_empty() || work.size.is_some() {
             let levels = self.depth(inode);
             let most = self.state.max_credits();
-            while leaves > 1 && self.credits(levels, leaves, 0) > most {
+            while leaves > 1 && self.credits(levels, leaves, runs(leaves)) > most {
                 leaves /= 2;
             }
-            self.part(inode, &mut work, levels, leaves)?;
+            self.part(inode, &mut work, levels, (leaves, runs(leaves)))?;
         }
         Ok(())
     }
 
     /// The work of one handle.
-    fn part(&self, inode: &Inode, work: &mut Work<'_>, levels: u16, leaves: u32) -> Result<()> {
-        Journaled::run(self.state, "convert", self.credits(levels, leaves, 0), |blocks| {
+    fn part(
+        &self,
+        inode: &Inode,
+        work: &mut Work<'_>,
+        levels: u16,
+        (leaves, runs): (u32, u32),
+    ) -> Result<()> {
+        Journaled::run(self.state, "convert", self.credits(levels, leaves, runs), |blocks| {
             let mut edit = inode.edit(blocks)?;
             if depth(self.state, &edit.disk) > levels {
                 return Ok(());
             }
             let mut map = inode.state.map.lock();
             let before = (edit.disk.i_block, edit.disk.blocks_raw, edit.disk.flags);
-            let Converted { done, changed } = self.convert_some(blocks, &mut edit, work, leaves)?;
+            let due = inode.claims.due(work.left(), runs as usize);
+            let Some(Converted { done, changed }) = self.change_some(blocks, &mut edit, work, due, leaves)?
+            else {
+                return Ok(());
+            };
             if let Some(last) = done.last() {
                 work.done_to(u64::from(last.end));
             }
@@ -117,16 +137,46 @@ impl Files<'_> {
         })
     }
 
-    /// Converts as many of the next ranges as one edit may, or has room for.
+    /// Maps what was claimed for the next ranges, or converts them. `None`: the ranges are to be looked at again.
+    fn change_some(
+        &self,
+        blocks: &mut Journaled<'_>,
+        edit: &mut Edit<'_>,
+        work: &Work<'_>,
+        due: Due,
+        leaves: u32,
+    ) -> Result<Option<Converted>> {
+        let inode = edit.inode();
+        match due {
+            Due::NothingBefore(end) => self.convert_some(blocks, edit, work, end, leaves).map(Some),
+            Due::Filled { mut ranges, firsts } => {
+                let mapped = self.map_claims(blocks, inode, edit, &firsts, false)?;
+                if let Some(first) = firsts.get(mapped) {
+                    ranges.retain(|range| range.start < *first);
+                    ranges.last_mut().into_iter().for_each(|last| last.end = last.end.min(*first));
+                }
+                Ok(Some(Converted { done: ranges, changed: mapped as u32 }))
+            }
+            Due::Meeting { firsts, end } => {
+                self.map_claims(blocks, inode, edit, &firsts, true)?;
+                edit.store(blocks, Change::Data)?;
+                blocks.declare(inode.ino(), firsts.first().copied().unwrap_or(end)..end);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Converts as many of the next ranges as one edit may, or has room for: those that start before block `end`.
     fn convert_some(
         &self,
         blocks: &mut impl Blocks,
         draft: &mut Draft,
         work: &Work<'_>,
+        end: u64,
         mut most: u32,
     ) -> Result<Converted> {
-        let next = work.ranges.iter().take(RANGES);
-        let next = next.map(|range| Ok(block(work.from.max(range.start))?..block(range.end)?));
+        let next = work.left().take_while(|range| range.start < end);
+        let next = next.map(|range| Ok(block(range.start)?..block(range.end)?));
         let ranges = next.collect::<Result<Vec<Range<u32>>>>()?;
         loop {
             match edit::convert_some(blocks, &mut self.space.promised(), draft, &ranges, most) {

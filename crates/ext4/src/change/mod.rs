@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `allocate.rs` | allocates blocks for holes |
 //! | `append.rs`, `queued.rs` | blocks past the end that are written before they are mapped |
+//! | `holes.rs` | the same for holes inside the size |
 //! | `pointers.rs` | allocation for maps of block pointers |
 //! | `data.rs` | contents that are written through the log |
 //! | `convert.rs` | marks unwritten blocks written, and sets the size |
@@ -39,6 +40,7 @@ mod convert;
 pub(crate) mod data;
 pub(crate) mod fast_commit;
 pub(crate) mod free;
+pub(crate) mod holes;
 mod inline;
 pub(crate) mod orphans;
 mod pointers;

@@ -213,10 +213,13 @@ impl Facts<'_> {
 
     fn share(&self) -> JournalShare {
         let Outlook { plan, view, summary, zeroed, .. } = self.outlook;
+        let (range, block) = (self.request.range, view.block_size());
+        let blocks = range.pos / block..range.end().div_ceil(block);
         let facts = explain_journal::Facts {
-            range: self.request.range,
+            range,
             view,
             summary,
+            claims: self.shared.fs.files().can_claim_holes(&self.open.inode, &blocks),
             zeroed: *zeroed,
             mapping: self.is_journaled() && !self.open.switches.overwrite_no_transaction,
             times: self.shared.fs.state.takes_changes(),
@@ -471,7 +474,9 @@ impl Facts<'_> {
             }
             JournalWork::Allocate => "journal: allocates zeroed blocks before the data".into(),
             JournalWork::Convert => "journal: converts unwritten extents when the data is complete".into(),
-            JournalWork::AllocateConvert => "journal: allocates before the data, converts after it".into(),
+            JournalWork::AllocateConvert => {
+                "journal: claims or allocates blocks before the data, maps or converts them after it".into()
+            }
             JournalWork::Extend if self.outlook.view.kind == MapKind::Indirect => {
                 "journal: new blocks are zeroed, and the file is an orphan until its size is set".into()
             }

@@ -6,8 +6,8 @@ use uext4_iomap::{MapKind, Range};
 /// Handles and commits of a request. On a volume without a journal, steps and batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JournalShare {
-    /// Handles before the data is sent, at least: an append takes none unless it has to, and a hole takes more if no
-    /// single free run fills it.
+    /// Handles before the data is sent, at least: an append and a hole take none unless they have to, and a hole takes
+    /// more if no single free run fills it.
     pub handles_before: u32,
     /// Handles after the data is complete, at least: a conversion in several leaves of the map takes more.
     pub handles_after: u32,
@@ -24,13 +24,15 @@ pub(super) struct Facts<'a> {
     pub(super) zeroed: u64,
     /// Whether every write starts a handle around the look-up.
     pub(super) mapping: bool,
+    /// Whether blocks for its holes are claimed in memory.
+    pub(super) claims: bool,
     /// Whether the volume writes times.
     pub(super) times: bool,
 }
 
 /// The share of a write that is not refused.
 pub(super) fn share(plan: &Plan, facts: &Facts<'_>) -> JournalShare {
-    let Facts { range, view, summary, zeroed, mapping, times } = *facts;
+    let Facts { range, view, summary, zeroed, mapping, claims, times } = *facts;
     let (holes, pointers) = (summary.hole > 0, view.kind == MapKind::Indirect);
     // Mapped memory before the end is converted before the copy.
     let first = u32::from(plan.route == Route::DaxAllocate && !pointers && zeroed > 0);
@@ -42,7 +44,7 @@ pub(super) fn share(plan: &Plan, facts: &Facts<'_>) -> JournalShare {
         JournalWork::None | JournalWork::Handle => (0, 0),
         JournalWork::Allocate => (1, 0),
         JournalWork::Convert => (first, 1 - first),
-        JournalWork::AllocateConvert => (1 + first, 1 - first),
+        JournalWork::AllocateConvert => (u32::from(!claims) + first, 1 - first),
         // Blocks past the size may be mapped along with the new size: then nothing else comes before the data.
         JournalWork::Extend if !pointers => (first, 1),
         JournalWork::Extend => (u32::from(holes) + u32::from(orphaned), 1),

@@ -168,8 +168,7 @@ impl<'g> Journaled<'g> {
         let changed = match body {
             Body::Handle(handle) => {
                 let pin = ground.cache.pin(block.get())?;
-                handle.get_write_access(&pin)?;
-                handle.dirty_for(&pin, whom, |bytes| guard.change(bytes, change))?
+                handle.change_for(&pin, whom, |bytes| guard.change(bytes, change))?
             }
             Body::Unlogged(step) => step.change(block, moved, |bytes| guard.change(bytes, change))?,
         };

@@ -2,6 +2,7 @@
 
 mod access;
 mod cache;
+pub(crate) mod claims;
 pub(crate) mod core;
 pub(crate) mod draft;
 pub(crate) mod edit;
@@ -23,6 +24,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::known::DirectoryId;
 use crate::ground::state::{Ground, is_system_file};
 use access::LastAccess;
+use claims::Claims;
 use core::InodeValue;
 use fields::{journals_data, maps_extents};
 use leave::Leave;
@@ -65,6 +67,8 @@ pub struct Inode {
     pub(crate) attributes: RwLock<()>,
     /// Where pointer blocks of an indirect map were found.
     pub(crate) pointer_places: PointerPlaces,
+    /// Blocks that writes have claimed for holes.
+    pub(crate) claims: Claims,
     /// First byte of the record on the volume.
     position: u64,
     /// When it was last read.

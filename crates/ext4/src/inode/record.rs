@@ -1,6 +1,7 @@
 //! Reading an inode's record from its table.
 
 use super::access::LastAccess;
+use super::claims::Claims;
 use super::core::{InodeValue, Told};
 use super::draft::Draft;
 use super::fields::journals_data;
@@ -142,6 +143,7 @@ impl Ground {
             directory_id,
             attributes,
             pointer_places,
+            claims: Claims::default(),
             position,
             last_access: LastAccess::default(),
             times_looked_at,

@@ -83,7 +83,10 @@ pub(crate) fn load(state: &Ext4State, inode: &Inode, pos: u64) -> Result<Arc<Map
         return Ok(Arc::new(MapSnapshot::of(u64::from(block), u64::from(block) + blocks, &[run])));
     }
     let find = |gap: &Range<u64>| match inode.disk().uses_extents() {
-        true => find_leaf(state, inode, Lblk(block), gap),
+        true => find_leaf(state, inode, Lblk(block), gap).map(|mut window| {
+            inode.claims.add_to(&mut window.runs, window.first, window.end);
+            window
+        }),
         false => indirect::find_window(state, inode, Lblk(block)).map(|window| window.within(gap)),
     };
     // If only a few blocks of the leaf were evicted, load those and not the rest again.

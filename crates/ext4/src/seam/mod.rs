@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_iomap::gate::InodeGuard;
+use uext4_iomap::snapshot::MapWriter;
 use uext4_iomap::switches::Routing;
 use uext4_iomap::{
     Appended, Blocks, Count, Extended, FileSystem, InodeState, MapKind, MapSnapshot, Piece, Range, Synced,
@@ -211,6 +212,15 @@ impl FileSystem for Ext4 {
 
     fn allocate(&self, inode: &Inode, blocks: Blocks) -> Result<()> {
         self.files().allocate(inode, blocks)
+    }
+
+    fn claim(&self, inode: &Inode, blocks: &Blocks) -> Result<bool> {
+        self.files().claim_holes(inode, blocks)
+    }
+
+    #[inline]
+    fn unclaim(inode: &Inode, map: &mut MapWriter<'_>, blocks: &Blocks) {
+        inode.claims.release(map, blocks);
     }
 
     fn reserve(&self, inode: &Inode, blocks: Blocks) -> Result<Promise> {

@@ -7,6 +7,7 @@ mod bodies;
 mod damage;
 mod dir_map;
 mod heartbeat;
+mod holes;
 mod lock_model;
 mod map;
 mod space;

@@ -6,7 +6,7 @@ use super::thread_cache;
 use super::{ByteRun, Entry, Found, KIND_HOLE, KIND_UNWRITTEN, KIND_WRITTEN, MapSnapshot, Target};
 use super::{entries_of, merge, push_merged};
 use crate::error::Error;
-use crate::mapping::{Pieces, Range, Run};
+use crate::mapping::{Pieces, Range, Run, State};
 use crate::pending::Pending;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Published, RwLock};
 use std::ops::Range as Blocks;
@@ -28,6 +28,9 @@ fn detours_max(lines: usize, changes: u64) -> u64 {
 /// A snapshot of at most this many lines is rebuilt at each load: the rebuild takes microseconds, as the load did.
 const SMALL: usize = 64;
 
+/// A change that ends more runs than this is merged at once: it frees memory, and took as long itself.
+const FEW: usize = 16;
+
 /// The published map of one inode.
 #[derive(Debug)]
 pub struct MapCell {
@@ -43,8 +46,17 @@ pub struct MapCell {
     /// Look-ups in `recent` since the last snapshot.
     detours: AtomicU64,
     /// Locked for one look-up or one change; the snapshot is replaced under it.
-    recent: RwLock<Recent>,
+    beside: RwLock<Beside>,
     writer: Mutex<Pending>,
+}
+
+/// What is known beside the published snapshot.
+#[derive(Debug, Default)]
+struct Beside {
+    recent: Recent,
+    /// The snapshot that `recent` changes, if that must not be used without: written blocks in it are gone. Then the
+    /// published one knows nothing, and `recent` is not empty.
+    base: Option<Arc<MapSnapshot>>,
 }
 
 impl Default for MapCell {
@@ -64,7 +76,7 @@ impl MapCell {
             current: Published::new(Arc::new(MapSnapshot::unknown())),
             recent_len: AtomicU64::new(0),
             detours: AtomicU64::new(0),
-            recent: RwLock::new(Recent::default()),
+            beside: RwLock::new(Beside::default()),
             writer: Mutex::new(Pending::default()),
         }
     }
@@ -150,17 +162,25 @@ impl MapCell {
                 None => look(&self.current.load().now()),
             };
         }
-        let recent = self.recent.read();
-        let base = self.current.load();
-        let found = look(&Now { base: &base, recent: Some(&*recent) });
-        let lines = base.lines().len();
-        drop((base, recent));
+        let beside = self.beside.read();
+        let (found, lines) = self.with_base(&beside, |base| {
+            (look(&Now { base, recent: Some(&beside.recent) }), base.lines().len())
+        });
+        drop(beside);
         if self.detours.fetch_add(1, Ordering::Relaxed) + 1 >= detours_max(lines, changes)
             && let Some(mut writer) = self.try_lock()
         {
             writer.renew();
         }
         found
+    }
+
+    /// Runs `look` on the snapshot that the changes beside it change.
+    fn with_base<T>(&self, beside: &Beside, look: impl FnOnce(&MapSnapshot) -> T) -> T {
+        match &beside.base {
+            Some(base) => look(base),
+            None => look(&self.current.load()),
+        }
     }
 
     /// Runs `look` on the current snapshot if this thread keeps it or starts to keep it now. `None`: `look` did not
@@ -180,8 +200,8 @@ impl MapCell {
 
     /// Bytes of memory that the map takes; approximate, since it is read without the map lock.
     pub(crate) fn resident_bytes(&self) -> usize {
-        let noted = self.recent_len.load(Ordering::Acquire) as usize;
-        self.current.load().resident_bytes() + noted * Recent::ENTRY_BYTES
+        let beside = self.beside.read();
+        self.with_base(&beside, MapSnapshot::resident_bytes) + beside.recent.len() * Recent::ENTRY_BYTES
     }
 
     /// Takes the map lock if it is free.
@@ -218,6 +238,11 @@ impl MapWriter<'_> {
         entry.first..entry.end
     }
 
+    /// A known run around `block`, which may go on before and behind it.
+    pub fn run_around(&self, block: u32) -> Option<Run> {
+        self.now(|now| now.entry_at(block)).run()
+    }
+
     /// Bytes of memory that the map takes.
     pub fn resident_bytes(&self) -> usize {
         self.now(|now| now.base.resident_bytes()) + self.noted() * Recent::ENTRY_BYTES
@@ -243,6 +268,13 @@ impl MapWriter<'_> {
     /// As of [`MapWriter::add`].
     pub fn allocated(&mut self, first: u64, end: u64, runs: &[Run]) -> Result<(), Error> {
         self.add_beside(first, end, runs).map(drop)
+    }
+
+    /// The same of blocks of a hole that was looked up under this lock.
+    pub fn claimed(&mut self, run: &Run) {
+        debug_assert!(self.run_around(run.first).is_some_and(|hole| hole.state == State::Hole));
+        let first = u64::from(run.first);
+        self.note(|recent| recent.set(Entry { first, end: first + run.length, target: Target::of(run) }));
     }
 
     /// Returns the number of lines of the snapshot.
@@ -289,13 +321,19 @@ impl MapWriter<'_> {
     #[doc(hidden)]
     pub fn end_unchecked(&mut self, first: u64, end: u64, runs: Option<&[Run]>) {
         debug_assert!(first < end && end <= super::BLOCKS_END);
+        let few =
+            self.now(|now| now.base.lines().len() > SMALL && now.entries(first, end).nth(FEW).is_none());
         self.note(|recent| match runs {
             Some(runs) => recent.set_all(&entries_of(first, end, runs)),
             None => recent.set(Entry { first, end, target: Target::UNKNOWN }),
         });
-        // Merge it into the snapshot at once: readers trust the *Written* answers of any snapshot of the new
-        // generation.
-        self.renew();
+        // Readers trust the *Written* answers of any snapshot of the new generation. So merge it into the snapshot, or,
+        // if that is large and loses little, publish one that has no answers until the next merge.
+        if few {
+            self.stand_in();
+        } else {
+            self.renew();
+        }
         self.cell.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -305,18 +343,18 @@ impl MapWriter<'_> {
     }
 
     fn now<T>(&self, look: impl FnOnce(&Now<'_>) -> T) -> T {
-        let recent = self.cell.recent.read();
-        look(&Now { base: &self.cell.current.load(), recent: Some(&*recent) })
+        let beside = self.cell.beside.read();
+        self.cell.with_base(&beside, |base| look(&Now { base, recent: Some(&beside.recent) }))
     }
 
     /// Records changes beside the snapshot and rebuilds it if there are many. Returns its previous number of lines.
     fn note(&mut self, change: impl FnOnce(&mut Recent)) -> usize {
-        let mut recent = self.cell.recent.write();
-        change(&mut recent);
-        let changes = recent.len();
+        let mut beside = self.cell.beside.write();
+        change(&mut beside.recent);
+        let changes = beside.recent.len();
         self.cell.recent_len.store(changes as u64, Ordering::Release);
-        drop(recent);
-        let lines = self.cell.current.load().lines().len();
+        let lines = self.cell.with_base(&beside, |base| base.lines().len());
+        drop(beside);
         if changes >= changes_max(lines) {
             self.renew();
         }
@@ -334,15 +372,27 @@ impl MapWriter<'_> {
         }
     }
 
+    /// Publishes a snapshot that knows nothing, and keeps the one before for those who look at the changes too.
+    fn stand_in(&mut self) {
+        let cell = self.cell;
+        let mut beside = cell.beside.write();
+        // Without changes the snapshot has them all.
+        if beside.base.is_none() && beside.recent.len() > 0 {
+            beside.base = Some(cell.current.load_full());
+            cell.current.store(Arc::new(MapSnapshot::unknown()));
+            cell.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
     fn publish(&mut self, snapshot: MapSnapshot) {
         let cell = self.cell;
-        let mut recent = cell.recent.write();
+        let mut beside = cell.beside.write();
         cell.current.store(Arc::new(snapshot));
         cell.version.fetch_add(1, Ordering::Release);
-        let old = std::mem::take(&mut *recent);
+        let old = std::mem::take(&mut *beside);
         cell.detours.store(0, Ordering::Relaxed);
         cell.recent_len.store(0, Ordering::Release);
-        drop(recent);
+        drop(beside);
         drop(old);
     }
 }
@@ -362,15 +412,13 @@ mod tests {
     use crate::mapping::State;
     use std::slice::from_ref;
 
+    fn run(block: u64) -> Run {
+        Run { first: block as u32, length: 1, state: State::Unwritten, physical: 100 + block * 2 }
+    }
+
     /// Unwritten runs of one block each, none adjacent.
     fn fragmented(blocks: u64) -> MapCell {
         let cell = MapCell::new();
-        let run = |block: u64| Run {
-            first: block as u32,
-            length: 1,
-            state: State::Unwritten,
-            physical: 100 + block * 2,
-        };
         let runs: Vec<_> = (0..blocks).map(run).collect();
         cell.lock().add(0, blocks, &runs).unwrap();
         cell.find(0);
@@ -382,6 +430,46 @@ mod tests {
         let before = cell.version();
         work();
         cell.version() - before
+    }
+
+    /// A large map is not laid out for each block that it loses, and nobody finds such a block meanwhile.
+    #[test]
+    fn what_ends_is_gone_at_once_and_merged_later() {
+        let written = |block: u64| Run { state: State::Written, ..run(block) };
+        for blocks in [100, 10_000] {
+            let cell = MapCell::new();
+            let runs: Vec<_> = (0..blocks).map(written).collect();
+            cell.lock().add(0, blocks, &runs).unwrap();
+            let found = |block: u64| {
+                let bytes = Range { pos: block << 12, length: 4096 };
+                cell.find_written(bytes, 12, |_| ()).map(|pos| pos >> 12)
+            };
+            let ended: Vec<u64> = (0..60).map(|number| number * 97 % blocks).collect();
+            let before = (cell.version(), cell.generation());
+            for (number, block) in ended.iter().enumerate() {
+                assert_eq!(found(*block), Some(100 + block * 2));
+                let hole = Run { state: State::Hole, ..run(*block) };
+                let runs = [hole];
+                cell.lock().end_unchecked(*block, block + 1, (number % 2 == 0).then_some(&runs[..]));
+                assert_eq!(
+                    (found(*block), cell.current().1.find(*block as u32)),
+                    match blocks {
+                        100 => (None, cell.find(*block as u32)),
+                        _ => (None, Found::Unknown),
+                    }
+                );
+                let other = (block + 1) % blocks;
+                assert_eq!(found(other).is_some(), !ended[..=number].contains(&other), "{other}");
+            }
+            assert_eq!(cell.generation() - before.1, ended.len() as u64);
+            let made = cell.version() - before.0;
+            assert!(made == 60 || blocks > 100 && made < 8, "{made} snapshots of {blocks} blocks");
+            cell.lock().renew();
+            for block in 0..blocks {
+                let expected = (!ended.contains(&block)).then_some(100 + block * 2);
+                assert_eq!(found(block), expected, "{block}");
+            }
+        }
     }
 
     #[test]

@@ -29,7 +29,8 @@ impl FastCommitWriter {
     /// # Errors
     /// If a block cannot hold a head.
     pub fn new(block_size: usize, sequence: u32, first: bool) -> Result<FastCommitWriter, EncodeError> {
-        let mut writer = FastCommitWriter { block_size, sequence, bytes: Vec::new(), checksum: 0 };
+        let mut writer =
+            FastCommitWriter { block_size, sequence, bytes: Vec::with_capacity(block_size), checksum: 0 };
         if first {
             writer.push(&FastCommitRecord::Head { features: 0, sequence })?;
         }
