@@ -8,6 +8,7 @@ use layouts::LARGE;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+use uext4::device::wrap::{DeviceLayer, What};
 use uext4::device::{
     Capabilities, Description, Device, Geometry, MemoryDevice, Op, Queue, QueueOptions as DeviceQueueOptions,
     Result as DeviceResult, WriteDurability,
@@ -389,4 +390,60 @@ fn a_dead_device_is_told_by_the_sync_and_by_every_later_one() {
     }
     drop((file, end));
     assert!(volume.close().is_err());
+}
+
+/// What is done before a write.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A device that does something before the next write.
+struct Meddling {
+    inner: Arc<dyn Device>,
+    work: Arc<Mutex<Option<Work>>>,
+}
+
+impl std::fmt::Debug for Meddling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meddling").finish_non_exhaustive()
+    }
+}
+
+impl DeviceLayer for Meddling {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec!["meddling".into()]
+    }
+
+    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> DeviceResult<()>) -> DeviceResult<()> {
+        let work = if what.op == Op::Write { self.work.lock().unwrap().take() } else { None };
+        if let Some(work) = work {
+            work();
+        }
+        call(&*self.inner)
+    }
+}
+
+/// A page is changed while the data of an atomic write of that block is on its way to other blocks. It holds the old
+/// bytes around the change, which must not come after the atomic write.
+#[test]
+fn an_atomic_write_is_not_undone_by_a_page_that_came_meanwhile() {
+    let memory = LARGE.image().device();
+    let work = Arc::<Mutex<Option<Work>>>::default();
+    let volume = open_rw(Arc::new(Meddling { inner: memory.clone(), work: work.clone() }));
+    let (file, _) = written(&volume, "/file", 4);
+    file.set_len(4 * PAGE as u64).unwrap();
+    assert_eq!(volume.page_bytes(), (0, 0));
+    let other = volume.open_file("/file", buffered()).unwrap();
+    let meddle = move || assert_eq!(other.write_any_at(b"other", 5000, PLAIN).unwrap(), 5);
+    *work.lock().unwrap() = Some(Box::new(meddle));
+    let bytes = patterned(7, 0, 4 * PAGE);
+    file.write_any_at(&bytes, 0, WriteFlags::ATOMIC | WriteFlags::DSYNC).unwrap();
+    assert!(work.lock().unwrap().is_none());
+    assert_same_bytes(&bytes, &read_all(&file));
+    file.sync_all().unwrap();
+    assert_same_bytes(&bytes, &after_a_crash(&*memory, "/file"));
+    drop(file);
+    ends_clean(volume, &memory);
 }
