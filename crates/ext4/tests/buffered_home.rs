@@ -6,7 +6,7 @@ use crate::crash_named::layouts;
 use common::{
     Image, aligned, assert_same_bytes, buffered, open_rw, patterned, read_all, read_only, read_write, within,
 };
-use layouts::{LARGE, SMALL};
+use layouts::{LARGE, QUOTA, SMALL};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use uext4::device::{
     Capabilities, Description, Device, Geometry, MemoryDevice, Op, Queue, QueueOptions as DeviceQueueOptions,
     Result as DeviceResult, WriteDurability,
 };
-use uext4::{Counter, Error, File, Volume, VolumeOptions, WriteFlags};
+use uext4::{Counter, Error, File, QuotaKind, QuotaLimits, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
 use uext4_testkit::{Scratch, oracle};
 
@@ -518,5 +518,24 @@ fn an_atomic_write_gets_no_blocks_that_are_promised_to_pages() {
     assert!(work.lock().unwrap().is_none());
     assert_eq!(count(&volume, Counter::LateFailures), 0);
     drop((file, other));
+    ends_clean(volume, &memory);
+}
+
+/// No limit held for the bytes when they were written.
+#[test]
+fn a_limit_of_quota_that_comes_later_does_not_stop_pages() {
+    let memory = QUOTA.image().device();
+    let volume = open_rw(memory.clone());
+    let limits = QuotaLimits { blocks_hard: 100, ..QuotaLimits::default() };
+    volume.set_quota(QuotaKind::User, 0, &limits).unwrap();
+    let file = volume.open_file("/file", buffered().create(true)).unwrap();
+    let bytes = patterned(2, 0, 300_000);
+    file.write_any_at(&bytes, 0, PLAIN).unwrap();
+    let limited = volume.open_file("/file", buffered().limited(true)).unwrap();
+    file.sync_all().unwrap();
+    assert_same_bytes(&bytes, &after_a_crash(&*memory, "/file"));
+    let refused = limited.write_any_at(&bytes, 300_000, PLAIN);
+    assert!(matches!(refused, Err(Error::QuotaExceeded { .. })), "{refused:?}");
+    drop((file, limited));
     ends_clean(volume, &memory);
 }

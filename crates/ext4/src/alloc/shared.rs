@@ -275,6 +275,11 @@ impl FreeSpace {
         }
     }
 
+    /// Whether pages of a file go home. Limits of quota do not hold for them: none did when they were written.
+    pub(crate) fn goes_home(&self, ino: Ino) -> bool {
+        self.account.lock().late.get(&ino).is_some_and(|late| late.goes_home)
+    }
+
     /// Clusters that are promised to pages of files. Waits for nobody.
     pub(crate) fn late_clusters(&self) -> u64 {
         self.late_clusters.load(Ordering::Relaxed)
