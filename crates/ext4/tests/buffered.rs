@@ -11,7 +11,10 @@ use layouts::{CLUSTERS, INLINE, LARGE, Layout, MIDDLE, POINTERS, SMALL};
 use std::sync::Arc;
 use std::time::Duration;
 use uext4::device::{Device, MemoryDevice, Op};
-use uext4::{Counter, Error, Fallocate, File, OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{
+    Counter, Error, Fallocate, File, OpenOptions, QueueOptions, RenameFlags, Volume, VolumeOptions,
+    WriteFlags,
+};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Rng, Scratch, oracle};
 
@@ -125,19 +128,36 @@ fn a_removed_file_writes_nothing() {
 
 #[test]
 fn pages_go_home_by_age() {
-    let device = LARGE.image().device();
-    let volume = open_rw(device);
+    let mut only_overwrites = LARGE.image();
+    let volume = open_rw(only_overwrites.device());
+    let device = volume.device().clone();
+    made(&volume, "/file").write_any_at(&[1; 5000], 0, PLAIN).unwrap();
+    volume.close().unwrap();
+    only_overwrites = Image::of(&*device);
+    only_overwrites.patch_superblock(|superblock| {
+        superblock[0x3a] &= !1;
+        superblock[0x5c] &= !4;
+    });
+    within(Duration::from_secs(60), move || {
+        std::thread::scope(|scope| {
+            for image in [LARGE.image(), only_overwrites] {
+                scope.spawn(move || goes_home_by_age(&image));
+            }
+        });
+    });
+}
+
+fn goes_home_by_age(image: &Image) {
+    let volume = open_rw(image.device());
     let file = made(&volume, "/file");
     file.write_any_at(b"old", 0, PLAIN).unwrap();
     volume.tick().unwrap();
     assert_eq!(count(&volume, Counter::PageWrites), 0);
-    within(Duration::from_secs(30), move || {
-        while count(&volume, Counter::PageWrites) == 0 {
-            std::thread::sleep(Duration::from_millis(100));
-            volume.tick().unwrap();
-        }
-        drop(file);
-    });
+    while count(&volume, Counter::PageWrites) == 0 {
+        std::thread::sleep(Duration::from_millis(100));
+        volume.tick().unwrap();
+    }
+    drop(file);
 }
 
 #[test]
@@ -463,6 +483,26 @@ fn a_new_name_leads_to_the_bytes() {
     assert_same_bytes(&bytes, &after_a_crash(&*device, "/old"));
     assert_same_bytes(&bytes, &after_a_crash(&*device, "/third"));
     drop((file, third));
+}
+
+#[test]
+fn names_that_change_places_lead_to_the_bytes() {
+    let device = LARGE.image().device();
+    let volume = open_rw(device.clone());
+    let bytes = patterned(9, 0, 20_000);
+    let exchange: [&dyn Fn(&str, &str); 2] =
+        [&|one, two| volume.rename_with(one, two, RenameFlags::EXCHANGE).unwrap(), &|one, two| {
+            let root = volume.node_at("/", true).unwrap();
+            root.rename(&one[1..], &root, &two[1..], RenameFlags::EXCHANGE).unwrap();
+        }];
+    for (number, exchange) in exchange.into_iter().enumerate() {
+        let names = ["old", "new"].map(|name| format!("/{name}-{number}"));
+        let files = names.each_ref().map(|name| made(&volume, name));
+        files[1].write_any_at(&bytes, 0, PLAIN).unwrap();
+        exchange(&names[0], &names[1]);
+        made(&volume, &format!("/beacon-{number}")).write_any_at(b"x", 0, WriteFlags::DSYNC).unwrap();
+        assert_same_bytes(&bytes, &after_a_crash(&*device, &names[0]));
+    }
 }
 
 /// Threads with regions of their own in one file, some buffered and some direct, through calls and queues, while

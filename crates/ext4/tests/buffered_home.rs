@@ -3,16 +3,19 @@
 use crate::common;
 use crate::crash_named::layouts;
 
-use common::{Image, aligned, assert_same_bytes, buffered, open_rw, patterned, read_all, read_only, within};
-use layouts::LARGE;
+use common::{
+    Image, aligned, assert_same_bytes, buffered, open_rw, patterned, read_all, read_only, read_write, within,
+};
+use layouts::{LARGE, QUOTA, SMALL};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
+use uext4::device::wrap::{DeviceLayer, What};
 use uext4::device::{
     Capabilities, Description, Device, Geometry, MemoryDevice, Op, Queue, QueueOptions as DeviceQueueOptions,
     Result as DeviceResult, WriteDurability,
 };
-use uext4::{Counter, Error, File, Volume, VolumeOptions, WriteFlags};
+use uext4::{Counter, Error, File, QuotaKind, QuotaLimits, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
 use uext4_testkit::{Scratch, oracle};
 
@@ -389,4 +392,150 @@ fn a_dead_device_is_told_by_the_sync_and_by_every_later_one() {
     }
     drop((file, end));
     assert!(volume.close().is_err());
+}
+
+/// What is done before a write.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A device that does something before the next write.
+struct Meddling {
+    inner: Arc<dyn Device>,
+    work: Arc<Mutex<Option<Work>>>,
+}
+
+impl std::fmt::Debug for Meddling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meddling").finish_non_exhaustive()
+    }
+}
+
+impl DeviceLayer for Meddling {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec!["meddling".into()]
+    }
+
+    fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> DeviceResult<()>) -> DeviceResult<()> {
+        let work = if what.op == Op::Write { self.work.lock().unwrap().take() } else { None };
+        if let Some(work) = work {
+            work();
+        }
+        call(&*self.inner)
+    }
+}
+
+/// A page is changed while the data of an atomic write of that block is on its way to other blocks. It holds the old
+/// bytes around the change, which must not come after the atomic write.
+#[test]
+fn an_atomic_write_is_not_undone_by_a_page_that_came_meanwhile() {
+    let memory = LARGE.image().device();
+    let work = Arc::<Mutex<Option<Work>>>::default();
+    let volume = open_rw(Arc::new(Meddling { inner: memory.clone(), work: work.clone() }));
+    let (file, _) = written(&volume, "/file", 4);
+    file.set_len(4 * PAGE as u64).unwrap();
+    assert_eq!(volume.page_bytes(), (0, 0));
+    let other = volume.open_file("/file", buffered()).unwrap();
+    let meddle = move || assert_eq!(other.write_any_at(b"other", 5000, PLAIN).unwrap(), 5);
+    *work.lock().unwrap() = Some(Box::new(meddle));
+    let bytes = patterned(7, 0, 4 * PAGE);
+    file.write_any_at(&bytes, 0, WriteFlags::ATOMIC | WriteFlags::DSYNC).unwrap();
+    assert!(work.lock().unwrap().is_none());
+    assert_same_bytes(&bytes, &read_all(&file));
+    file.sync_all().unwrap();
+    assert_same_bytes(&bytes, &after_a_crash(&*memory, "/file"));
+    drop(file);
+    ends_clean(volume, &memory);
+}
+
+/// Fills a volume but for so many bytes.
+fn filled_but(volume: &Volume, bytes: u64) -> File {
+    let other = volume.open_file("/other", read_write().create(true)).unwrap();
+    fill(&other);
+    volume.sync_all().unwrap();
+    fill(&other);
+    other.set_len(other.size() - bytes).unwrap();
+    volume.sync_all().unwrap();
+    other
+}
+
+fn fill(file: &File) {
+    for length in [64 << 10, 1024] {
+        let append = || file.write_any_at(&patterned(1, 0, length), file.size(), PLAIN);
+        while append().is_ok() {}
+        assert!(matches!(append(), Err(Error::NoSpace)));
+    }
+}
+
+#[test]
+fn blocks_stay_promised_to_pages_after_a_failure() {
+    for layout in [SMALL, LARGE] {
+        let memory = layout.image().device();
+        let device = FaultDevice::new(memory.clone());
+        let faults = device.handle();
+        let volume = open_rw(Arc::new(device));
+        let other = filled_but(&volume, 600_000);
+        let file = volume.open_file("/file", buffered().create(true)).unwrap();
+        let bytes = patterned(2, 0, 300_000);
+        file.write_any_at(&bytes, 0, PLAIN).unwrap();
+        let action = FaultAction::Errno(libc::EIO);
+        faults.arm(Fault { action, ..Fault::nth(FaultOn::Op(Op::Write), 1) });
+        assert!(matches!(file.sync_all(), Err(Error::Io { .. })));
+        fill(&other);
+        file.sync_all().unwrap();
+        assert_same_bytes(&bytes, &after_a_crash(&*memory, "/file"));
+        drop((file, other));
+        ends_clean(volume, &memory);
+    }
+}
+
+#[test]
+fn an_atomic_write_gets_no_blocks_that_are_promised_to_pages() {
+    let memory = SMALL.image().device();
+    let work = Arc::<Mutex<Option<Work>>>::default();
+    let volume = open_rw(Arc::new(Meddling { inner: memory.clone(), work: work.clone() }));
+    let other = filled_but(&volume, 400_000);
+    let file = volume.open_file("/file", buffered().create(true)).unwrap();
+    file.set_len(256 << 10).unwrap();
+    volume.sync_all().unwrap();
+    for number in 0..40 {
+        file.write_any_at(b"page", number << 11, PLAIN).unwrap();
+    }
+    fill(&other);
+    let (answers, answer) = mpsc::channel();
+    let atomic = volume.open_file("/file", read_write()).unwrap();
+    let meddle = move || {
+        // It would wait for the pages, if it got blocks.
+        let write = move || atomic.write_any_at(&[7; 64 << 10], 128 << 10, WriteFlags::ATOMIC);
+        std::thread::spawn(move || answers.send(write()).unwrap());
+        let answer = answer.recv_timeout(Duration::from_secs(5));
+        assert!(matches!(answer, Ok(Err(Error::NoSpace))), "{answer:?}");
+    };
+    *work.lock().unwrap() = Some(Box::new(meddle));
+    file.sync_all().unwrap();
+    assert!(work.lock().unwrap().is_none());
+    assert_eq!(count(&volume, Counter::LateFailures), 0);
+    drop((file, other));
+    ends_clean(volume, &memory);
+}
+
+/// No limit held for the bytes when they were written.
+#[test]
+fn a_limit_of_quota_that_comes_later_does_not_stop_pages() {
+    let memory = QUOTA.image().device();
+    let volume = open_rw(memory.clone());
+    let limits = QuotaLimits { blocks_hard: 100, ..QuotaLimits::default() };
+    volume.set_quota(QuotaKind::User, 0, &limits).unwrap();
+    let file = volume.open_file("/file", buffered().create(true)).unwrap();
+    let bytes = patterned(2, 0, 300_000);
+    file.write_any_at(&bytes, 0, PLAIN).unwrap();
+    let limited = volume.open_file("/file", buffered().limited(true)).unwrap();
+    file.sync_all().unwrap();
+    assert_same_bytes(&bytes, &after_a_crash(&*memory, "/file"));
+    let refused = limited.write_any_at(&bytes, 300_000, PLAIN);
+    assert!(matches!(refused, Err(Error::QuotaExceeded { .. })), "{refused:?}");
+    drop((file, limited));
+    ends_clean(volume, &memory);
 }

@@ -11,10 +11,10 @@ use crate::counters::Counter;
 use crate::engine::{Engine, check_range};
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
-use crate::gate::InodeGuard;
 use crate::mapping::{MapKind, Pieces, Range, State};
 use crate::pipeline::Mapping;
 use crate::plan::{ATOMIC_MAX, Durability, Request, Sync, WriteFlags};
+use crate::write_back::Sole;
 use uext4_blockdev::{Buffer, Error as DeviceError, WriteDurability};
 
 impl<F: FileSystem> Engine<F> {
@@ -52,16 +52,10 @@ impl<F: FileSystem> Engine<F> {
         let bits = file.state().block_bits();
         // Claim first: it refuses what cannot be atomic before anything is changed.
         let swap = self.fs.swap_begin(&file.inode, range.pos >> bits..range.end() >> bits)?;
-        // Pages are out of the way until the blocks are swapped.
-        let cached = file.state().is_cached().then(|| file.state().make_pages(&self.pages.totals));
-        let pages = cached.map(|cache| self.settle(file, cache, range, help)).transpose()?;
         let outcome = match self.write_held(file, data, range, help)? {
             true => Ok(()),
             false => self.swap(file, data, range, swap, help),
         };
-        if pages.is_none() {
-            self.forget_clean(file, range, help);
-        }
         Ok((outcome, durability))
     }
 
@@ -95,10 +89,8 @@ impl<F: FileSystem> Engine<F> {
         if range.length > self.device.atomic_max() || state.kind().is_held() {
             return Ok(None);
         }
-        let cached = state.is_cached().then(|| state.make_pages(&self.pages.totals));
-        let pages = cached.map(|cache| self.settle(file, cache, range, help)).transpose()?;
         // Alone in the file, so that readers see all or nothing.
-        let guard = self.close_gate(file, help)?;
+        let _alone = self.close_gate(file, range, help)?;
         let mut pieces = Pieces::new();
         if state.view().is_extended_by(range) || state.kind().is_held() {
             return Ok(None);
@@ -121,10 +113,6 @@ impl<F: FileSystem> Engine<F> {
         self.counters.bump(Counter::AtomicWrites);
         self.count_write(&self.counters, request, &plan, true, state.block_bits(), file.switches);
         self.counters.add(Counter::BytesWritten, range.length);
-        drop(guard);
-        if pages.is_none() {
-            self.forget_clean(file, range, help);
-        }
         Ok(Some((written.map_err(|error| self.write_failed(error, plan.durability)), plan.durability)))
     }
 
@@ -155,7 +143,7 @@ impl<F: FileSystem> Engine<F> {
         if file.state().kind() != MapKind::Inline {
             return Ok(false);
         }
-        let guard = self.close_gate(file, help)?;
+        let guard = self.close_gate(file, range, help)?;
         Ok(file.state().kind() == MapKind::Inline
             && self.fs.write_inline(&file.inode, &guard, range.pos, data)?)
     }
@@ -170,7 +158,7 @@ impl<F: FileSystem> Engine<F> {
         help: &mut dyn FnMut(),
     ) -> Result<(), F::Error> {
         self.send_apart(data, range.length, &self.fs.swap_places(&swap))?;
-        let guard = self.close_gate(file, help)?;
+        let guard = self.close_gate(file, range, help)?;
         let size = file.state().size();
         if range.pos > size {
             // Bytes between the old end and this write become visible.
@@ -184,25 +172,36 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
-    /// Waits until nobody else is in the file, and clears its privileges.
+    /// Waits until nobody else is in the file, and clears its privileges. Pages of the range are out of the way until
+    /// the gate is open again: one that was changed meanwhile holds the bytes of before around the change.
     fn close_gate<'g>(
         &self,
         file: &'g OpenFile<F>,
+        range: Range,
         help: &mut dyn FnMut(),
-    ) -> Result<InodeGuard<'g>, F::Error> {
-        let guard = file.state().gate.lock_exclusive(true, help);
-        if !guard.is_drained() {
-            guard.drain(help);
-        }
-        if file.state().is_privileged() {
+    ) -> Result<Sole<'g>, F::Error> {
+        let state = file.state();
+        let sole = loop {
+            let cached = state.is_cached().then(|| state.make_pages(&self.pages.totals));
+            let pages = cached.map(|cache| self.settle(file, cache, range, help)).transpose()?;
+            let gate = state.gate.lock_exclusive(true, help);
+            if !gate.is_drained() {
+                gate.drain(help);
+            }
+            // If the pages were not locked, another thread may have begun to keep some.
+            if pages.is_some() || !state.is_cached() {
+                break Sole::new(gate, pages);
+            }
+        };
+        if state.is_privileged() {
             self.fs.check_privileges(&file.inode)?;
-            self.fs.drop_privileges(&file.inode, &guard)?;
+            self.fs.drop_privileges(&file.inode, &sole)?;
             self.counters.bump(Counter::PrivilegesDropped);
         }
         if file.notes_writes() {
-            guard.mark_written();
+            sole.mark_written();
         }
-        Ok(guard)
+        Ok(sole)
     }
 
     /// Writes the data to these ranges of the device, in order. Their lengths add up to `length`, that of the data.

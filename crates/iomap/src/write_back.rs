@@ -101,11 +101,19 @@ impl<F: FileSystem> PageMemory<F> {
     }
 }
 
-/// A file's gate, held exclusively, and its pages, which are none: see [`Engine::lock_exclusive`].
+/// A file's gate, held exclusively, and its pages, if it has some: those that are in the way are gone. See
+/// [`Engine::lock_exclusive`].
 pub struct Sole<'g> {
     // In the order of their release.
     gate: InodeGuard<'g>,
     _pages: Option<RwLockWriteGuard<'g, PageMap>>,
+}
+
+impl<'g> Sole<'g> {
+    /// The pages were locked before the gate was taken.
+    pub(crate) fn new(gate: InodeGuard<'g>, pages: Option<RwLockWriteGuard<'g, PageMap>>) -> Sole<'g> {
+        Sole { gate, _pages: pages }
+    }
 }
 
 impl<'g> ops::Deref for Sole<'g> {
@@ -138,7 +146,7 @@ impl<F: FileSystem> Engine<F> {
             end_appends(state, &gate, help);
             // If the pages were not locked, another thread may have begun to keep some.
             if pages.is_some() || !state.is_cached() {
-                return Ok(Sole { gate, _pages: pages });
+                return Ok(Sole::new(gate, pages));
             }
         }
     }
@@ -175,19 +183,6 @@ impl<F: FileSystem> Engine<F> {
             self.drop_pages(file, &mut map, help);
         }
         Ok(map)
-    }
-
-    /// A range was changed by somebody who did not hold the pages, and who saw none at first: pages that were read
-    /// meanwhile may be old. Dirty ones are newer, and those on their way home.
-    pub(crate) fn forget_clean(&self, file: &OpenFile<F>, bytes: Range, help: &mut dyn FnMut()) {
-        let Some(cache) = file.state().pages() else { return };
-        let mut map = self.lock_pages(cache, help);
-        for index in map.touched(bytes.pos, bytes.end()) {
-            if !map.is_newer(index) {
-                map.drop_range(index..index + 1);
-            }
-        }
-        map.version += 1;
     }
 
     /// Counts a direct read. After many, the file keeps no pages: returns whether that is so now.

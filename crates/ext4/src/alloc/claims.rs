@@ -42,7 +42,10 @@ pub(super) type Windows = BTreeMap<Ino, Preallocation>;
 /// Claimed blocks for a hole of a file. Dropping it releases those not yet taken.
 pub(crate) struct Claim {
     space: Arc<FreeSpace>,
+    ino: Ino,
     runs: Vec<Run>,
+    /// How many blocks had been promised to pages of the file.
+    promised: u64,
     /// How many of the runs are marked used.
     taken: usize,
 }
@@ -93,7 +96,10 @@ impl Drop for Claim {
     fn drop(&mut self) {
         if self.taken < self.runs.len() {
             let mut account = self.space.lock();
-            self.runs[self.taken..].iter().for_each(|run| account.unclaim(*run));
+            let left = &self.runs[self.taken..];
+            left.iter().for_each(|run| account.unclaim(*run));
+            // The pages are still to go home, and nobody else may have their blocks until then.
+            account.promise_again(self.ino, self.promised.min(left.iter().map(|run| run.count).sum()));
         }
     }
 }
@@ -105,12 +111,15 @@ impl FreeSpace {
     /// [`Error::NoSpace`] if there are too few blocks, or, for the end of a file, if they lie in more than [`RUNS`]
     /// runs; those of reading the groups.
     pub(crate) fn claim(self: &Arc<Self>, blocks: &impl Blocks, ask: &Ask) -> Result<Claim> {
-        let mut claim = Claim { space: Arc::clone(self), runs: Vec::new(), taken: 0 };
+        let (space, ino) = (Arc::clone(self), ask.ino);
+        let mut claim = Claim { space, ino, runs: Vec::new(), promised: 0, taken: 0 };
         let mut account = self.lock();
+        let before = account.late_of(Some(ino));
         let done = match ask.apart {
             true => account.claim_apart(blocks, &self.groups, ask, &mut claim.runs),
             false => account.claim(blocks, &self.groups, ask, &mut claim.runs),
         };
+        claim.promised = before - account.late_of(Some(ino));
         // Dropping a claim takes the lock.
         drop(account);
         done.map(|()| claim)
@@ -186,7 +195,8 @@ impl Account {
         let _groups = groups.lock();
         let (mut left, mut goal) = (ask.count, ask.goal);
         while left > 0 {
-            if self.available_for_data(blocks.ground(), Some(ask.ino)) < left {
+            // Not those promised to pages of the file, some of which may go home now.
+            if self.available_for_data(blocks.ground(), None) < left {
                 return Err(Error::NoSpace);
             }
             let mut wish = Wish { goal, least: left, most: left, limit: ask.limit };
@@ -197,7 +207,6 @@ impl Account {
                 }
                 run => run?,
             };
-            self.spend(ask.ino, run.count);
             runs.push(run);
             left -= run.count;
             goal = Pblk(run.first.get() + run.count);

@@ -85,7 +85,8 @@ impl Account {
         self.free.saturating_sub(kept)
     }
 
-    fn late_of(&self, ino: Option<Ino>) -> u64 {
+    /// Clusters promised to pages of a file, if some of them go home now.
+    pub(super) fn late_of(&self, ino: Option<Ino>) -> u64 {
         let late = ino.and_then(|ino| self.late.get(&ino)).filter(|late| late.goes_home);
         late.map_or(0, |late| late.clusters)
     }
@@ -97,6 +98,15 @@ impl Account {
             late.clusters -= spent;
             self.promised -= spent;
             self.late_clusters.fetch_sub(spent, Ordering::Relaxed);
+        }
+    }
+
+    /// So many that were taken are free again: they are promised to the pages as before.
+    pub(super) fn promise_again(&mut self, ino: Ino, clusters: u64) {
+        if let Some(late) = self.late.get_mut(&ino) {
+            late.clusters += clusters;
+            self.promised += clusters;
+            self.late_clusters.fetch_add(clusters, Ordering::Relaxed);
         }
     }
 
@@ -263,6 +273,11 @@ impl FreeSpace {
         if let Some(late) = self.account.lock().late.get_mut(&ino) {
             late.goes_home = begins;
         }
+    }
+
+    /// Whether pages of a file go home. Limits of quota do not hold for them: none did when they were written.
+    pub(crate) fn goes_home(&self, ino: Ino) -> bool {
+        self.account.lock().late.get(&ino).is_some_and(|late| late.goes_home)
     }
 
     /// Clusters that are promised to pages of files. Waits for nobody.

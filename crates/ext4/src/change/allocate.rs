@@ -76,7 +76,7 @@ impl Files<'_> {
             if depth(self.state, &edit.disk) > levels {
                 return Ok(Ok(Step::Again));
             }
-            if inode.is_limited() {
+            if inode.is_limited() && !self.space.goes_home(inode.ino()) {
                 edit.obey_limits(blocks)?;
             }
             let mut map = inode.state.map.lock();

@@ -53,7 +53,7 @@ impl Files<'_> {
     fn fill_zeroed(&self, inode: &Inode, range: Range<u32>) -> Result<u32> {
         Journaled::run(self.state, "allocate", credits::pointers(self.state, 1, 1), |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if inode.is_limited() {
+            if inode.is_limited() && !self.space.goes_home(inode.ino()) {
                 edit.obey_limits(blocks)?;
             }
             let mut map = inode.state.map.lock();
