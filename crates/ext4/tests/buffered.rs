@@ -11,7 +11,9 @@ use layouts::{CLUSTERS, INLINE, LARGE, Layout, MIDDLE, POINTERS, SMALL};
 use std::sync::Arc;
 use std::time::Duration;
 use uext4::device::{Device, MemoryDevice, Op};
-use uext4::{Counter, Error, Fallocate, File, OpenOptions, QueueOptions, Volume, VolumeOptions, WriteFlags};
+use uext4::{
+    Counter, Error, Fallocate, File, OpenOptions, QueueOptions, RenameFlags, Volume, VolumeOptions, WriteFlags,
+};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Rng, Scratch, oracle};
 
@@ -463,6 +465,27 @@ fn a_new_name_leads_to_the_bytes() {
     assert_same_bytes(&bytes, &after_a_crash(&*device, "/old"));
     assert_same_bytes(&bytes, &after_a_crash(&*device, "/third"));
     drop((file, third));
+}
+
+#[test]
+fn names_that_change_places_lead_to_the_bytes() {
+    let device = LARGE.image().device();
+    let volume = open_rw(device.clone());
+    let bytes = patterned(9, 0, 20_000);
+    let by_path = |one: &str, two: &str| volume.rename_with(one, two, RenameFlags::EXCHANGE).unwrap();
+    let by_handle = |one: &str, two: &str| {
+        let root = volume.node_at("/", true).unwrap();
+        root.rename(&one[1..], &root, &two[1..], RenameFlags::EXCHANGE).unwrap();
+    };
+    for number in 0..2 {
+        let names = ["old", "new"].map(|name| format!("/{name}-{number}"));
+        let files = names.each_ref().map(|name| made(&volume, name));
+        files[1].write_any_at(&bytes, 0, PLAIN).unwrap();
+        let exchange: &dyn Fn(&str, &str) = if number == 0 { &by_path } else { &by_handle };
+        exchange(&names[0], &names[1]);
+        made(&volume, &format!("/beacon-{number}")).write_any_at(b"x", 0, WriteFlags::DSYNC).unwrap();
+        assert_same_bytes(&bytes, &after_a_crash(&*device, &names[0]));
+    }
 }
 
 /// Threads with regions of their own in one file, some buffered and some direct, through calls and queues, while

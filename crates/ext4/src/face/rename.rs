@@ -46,10 +46,11 @@ impl Node {
         if !Arc::ptr_eq(self.held.shared(), to.held.shared()) {
             return Err(Error::OtherVolume);
         }
-        if volume.has_late_writes()
-            && let Ok(moved) = self.look_up(name.as_ref())
-        {
-            volume.write_late(&moved.held)?;
+        if volume.has_late_writes() {
+            let exchanged = flags.contains(RenameFlags::EXCHANGE).then(|| to.look_up(new_name.as_ref()));
+            for moved in [self.look_up(name.as_ref())].into_iter().chain(exchanged).flatten() {
+                volume.write_late(&moved.held)?;
+            }
         }
         let from = Place { directory: &self.held, name: name.as_ref(), slash: false };
         let to = Place { directory: &to.held, name: new_name.as_ref(), slash: false };
@@ -80,10 +81,12 @@ impl Volume {
     ) -> Result<()> {
         self.check_changes()?;
         flags.check()?;
-        if self.has_late_writes()
-            && let Ok(moved) = self.resolve_inode(from.as_ref(), false)
-        {
-            self.write_late(&moved)?;
+        if self.has_late_writes() {
+            let exchanged =
+                flags.contains(RenameFlags::EXCHANGE).then(|| self.resolve_inode(to.as_ref(), false));
+            for moved in [self.resolve_inode(from.as_ref(), false)].into_iter().chain(exchanged).flatten() {
+                self.write_late(&moved)?;
+            }
         }
         let [from, to] = [from.as_ref(), to.as_ref()].map(|path| path.as_os_str().as_bytes());
         let (old, new) = (self.end_of(from)?, self.end_of(to)?);
