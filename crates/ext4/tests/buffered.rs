@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use uext4::device::{Device, MemoryDevice, Op};
 use uext4::{
-    Counter, Error, Fallocate, File, OpenOptions, QueueOptions, RenameFlags, Volume, VolumeOptions, WriteFlags,
+    Counter, Error, Fallocate, File, OpenOptions, QueueOptions, RenameFlags, Volume, VolumeOptions,
+    WriteFlags,
 };
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
 use uext4_testkit::{Rng, Scratch, oracle};
@@ -127,19 +128,36 @@ fn a_removed_file_writes_nothing() {
 
 #[test]
 fn pages_go_home_by_age() {
-    let device = LARGE.image().device();
-    let volume = open_rw(device);
+    let mut only_overwrites = LARGE.image();
+    let volume = open_rw(only_overwrites.device());
+    let device = volume.device().clone();
+    made(&volume, "/file").write_any_at(&[1; 5000], 0, PLAIN).unwrap();
+    volume.close().unwrap();
+    only_overwrites = Image::of(&*device);
+    only_overwrites.patch_superblock(|superblock| {
+        superblock[0x3a] &= !1;
+        superblock[0x5c] &= !4;
+    });
+    within(Duration::from_secs(60), move || {
+        std::thread::scope(|scope| {
+            for image in [LARGE.image(), only_overwrites] {
+                scope.spawn(move || goes_home_by_age(&image));
+            }
+        });
+    });
+}
+
+fn goes_home_by_age(image: &Image) {
+    let volume = open_rw(image.device());
     let file = made(&volume, "/file");
     file.write_any_at(b"old", 0, PLAIN).unwrap();
     volume.tick().unwrap();
     assert_eq!(count(&volume, Counter::PageWrites), 0);
-    within(Duration::from_secs(30), move || {
-        while count(&volume, Counter::PageWrites) == 0 {
-            std::thread::sleep(Duration::from_millis(100));
-            volume.tick().unwrap();
-        }
-        drop(file);
-    });
+    while count(&volume, Counter::PageWrites) == 0 {
+        std::thread::sleep(Duration::from_millis(100));
+        volume.tick().unwrap();
+    }
+    drop(file);
 }
 
 #[test]

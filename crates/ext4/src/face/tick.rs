@@ -17,12 +17,12 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Commits a transaction that is older than the interval, and writes pages and times that have waited long enough.
 pub(super) fn tick(engine: &Engine<Ext4>, commit_interval: Duration) -> Result<()> {
     let fs = engine.fs();
+    fs.check_alive()?;
+    // A failure is told by the next sync of the file. Overwrites need no change of anything else.
+    let _told_later = engine.write_old_pages(PAGES_AGE);
     if !fs.state.can_change() {
         return Ok(());
     }
-    fs.check_alive()?;
-    // A failure is told by the next sync of the file.
-    let _told_later = engine.write_old_pages(PAGES_AGE);
     let times = fs.files().write_old_times(TIMES_AGE);
     if fs.state.running_for().is_some_and(|age| age >= commit_interval) {
         fs.state.commit_all()?;
