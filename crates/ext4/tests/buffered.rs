@@ -490,15 +490,16 @@ fn names_that_change_places_lead_to_the_bytes() {
     let device = LARGE.image().device();
     let volume = open_rw(device.clone());
     let bytes = patterned(9, 0, 20_000);
-    let exchange: [&dyn Fn(&str, &str); 2] =
-        [&|one, two| volume.rename_with(one, two, RenameFlags::EXCHANGE).unwrap(), &|one, two| {
-            let root = volume.node_at("/", true).unwrap();
-            root.rename(&one[1..], &root, &two[1..], RenameFlags::EXCHANGE).unwrap();
-        }];
-    for (number, exchange) in exchange.into_iter().enumerate() {
+    let by_path = |one: &str, two: &str| volume.rename_with(one, two, RenameFlags::EXCHANGE).unwrap();
+    let by_handle = |one: &str, two: &str| {
+        let root = volume.node_at("/", true).unwrap();
+        root.rename(&one[1..], &root, &two[1..], RenameFlags::EXCHANGE).unwrap();
+    };
+    for number in 0..2 {
         let names = ["old", "new"].map(|name| format!("/{name}-{number}"));
         let files = names.each_ref().map(|name| made(&volume, name));
         files[1].write_any_at(&bytes, 0, PLAIN).unwrap();
+        let exchange: &dyn Fn(&str, &str) = if number == 0 { &by_path } else { &by_handle };
         exchange(&names[0], &names[1]);
         made(&volume, &format!("/beacon-{number}")).write_any_at(b"x", 0, WriteFlags::DSYNC).unwrap();
         assert_same_bytes(&bytes, &after_a_crash(&*device, &names[0]));

@@ -15,7 +15,7 @@ use uext4::device::{
     Capabilities, Description, Device, Geometry, MemoryDevice, Op, Queue, QueueOptions as DeviceQueueOptions,
     Result as DeviceResult, WriteDurability,
 };
-use uext4::{Counter, Error, File, QuotaKind, QuotaLimits, Volume, VolumeOptions, WriteFlags};
+use uext4::{Counter, Error, File, QueueOptions, QuotaKind, QuotaLimits, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
 use uext4_testkit::{Scratch, oracle};
 
@@ -392,6 +392,28 @@ fn a_dead_device_is_told_by_the_sync_and_by_every_later_one() {
     }
     drop((file, end));
     assert!(volume.close().is_err());
+}
+
+/// A direct write is in flight when the first page is read: the page must not hold the bytes of before.
+#[test]
+fn pages_begin_when_direct_writes_are_done() {
+    let memory = LARGE.image().device();
+    let volume = open_rw(Arc::new(LateDevice::new(memory)));
+    let (file, _) = written(&volume, "/file", 2);
+    file.set_len(2 * PAGE as u64).unwrap();
+    assert_eq!(volume.page_bytes(), (0, 0));
+    let mut queue = volume.queue(QueueOptions::depth(2)).unwrap();
+    let slot = queue.attach(&file).unwrap();
+    let mut buffer = queue.buffer(PAGE).unwrap();
+    buffer.fill(9);
+    // It lands when it is reaped.
+    queue.write(slot, 0, buffer, PLAIN, 1).unwrap();
+    queue.submit().unwrap();
+    let mut seen = [0; 3];
+    file.read_any_at(&mut seen, 100).unwrap();
+    queue.wait(1).unwrap().for_each(|done| assert_eq!(done.result.unwrap(), PAGE));
+    file.read_any_at(&mut seen, 100).unwrap();
+    assert_eq!(seen, [9; 3]);
 }
 
 /// What is done before a write.
