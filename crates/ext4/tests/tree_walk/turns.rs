@@ -229,8 +229,14 @@ fn repair_types(path: &Path) {
     let told = oracle::e2fsck(path, &["-fn"]);
     let types = told.output.matches("has filetype set").count();
     if types > 0 && told.output.matches("? no").count() == types {
+        let has_place = || oracle::debugfs(path, "ls -p /").contains("/lost+found/");
+        let had_place = has_place();
         let repaired = oracle::e2fsck(path, &["-fy"]);
         assert!(repaired.status < 2, "{}", repaired.output);
+        // It makes the directory for what it finds, whether it finds something or not.
+        if !had_place && has_place() {
+            oracle::debugfs_write(path, "rmdir /lost+found");
+        }
     }
 }
 
