@@ -13,4 +13,5 @@ step buffered scripts/buffered-bench.sh
 step sqlite scripts/sqlite-bench.sh
 step copy scripts/copy-bench.sh
 step atomic scripts/atomic-bench.sh
+step append scripts/append-bench.sh
 finish

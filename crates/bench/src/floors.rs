@@ -160,7 +160,6 @@ const PROMISES: &[Promise] = &[
     promise("append", Standard::Loop, "on/kernel", 0.9, 1.3),
     promise("append", Standard::Loop, "on/kernel", 0.9, 1.3).of_shape(scenario::EIGHT),
     promise("append", Standard::Loop, "on/kernel", 0.9, 1.3).of_shape(scenario::DURABLE),
-    promise("append", Standard::Loop, "on/kernel", 1.0, 1.5).of_shape(scenario::QUEUED),
     promise("seq-write", Standard::Loop, "on/kernel", 0.9, 1.3),
     promise("fsync", Standard::Loop, "on/kernel", 0.9, 1.5),
     promise("fsync", Standard::Loop, "on/kernel", 0.9, 1.5).of_shape(scenario::SHARED[0]),

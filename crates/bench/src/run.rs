@@ -209,7 +209,7 @@ mod tests {
         let (jobs, left_out) = jobs(&Settings::default()).unwrap();
         assert_eq!(
             jobs.len(),
-            32,
+            31,
             "subblock-overwrite, append and fsync have two devices, in two shapes each"
         );
         assert!(left_out.is_empty());

@@ -18,7 +18,6 @@
 //! | `append` | 4 KiB appended to an empty file | loop over tmpfs (root), else a tmpfs file; `mem:` |
 //! | the same, `8-threads` | a file each | the same |
 //! | the same, `durable` | with `O_DSYNC` | loop over tmpfs |
-//! | the same, `queued` | 32 in flight | the same |
 //! | `seq-write` | 1 MiB appended to an empty file | the same |
 //! | `fsync`, `8-threads`, `1-thread` | an `fsync` after each append | `mem:`, 500 µs a flush; loop over tmpfs |
 //! | `first-write` | random 4 KiB into unwritten blocks, each once | loop over tmpfs (root), else a tmpfs file |
@@ -252,8 +251,6 @@ pub const EIGHT: &str = "8-threads";
 /// See [`ALONE`].
 pub const DURABLE: &str = "durable";
 /// See [`ALONE`].
-pub const QUEUED: &str = "queued";
-/// See [`ALONE`].
 pub const MIXED: &str = "mixed";
 /// See [`ALONE`].
 pub const NO_DEVICE: &str = "no-device";
@@ -304,13 +301,6 @@ pub const SCENARIOS: &[Scenario] = &[
     APPEND,
     Scenario { shape: Some(EIGHT), threads: 8, files: 8, ..APPEND },
     Scenario { shape: Some(DURABLE), dsync: true, standards: &[Standard::Loop], ..APPEND },
-    Scenario {
-        shape: Some(QUEUED),
-        mode: Mode::Queued { batch: 16, poll: false },
-        depths: &[32],
-        standards: &[Standard::Loop],
-        ..APPEND
-    },
     Scenario { name: "seq-write", block: 1 << 20, standards: &[Standard::Loop], ..APPEND },
     FSYNC,
     Scenario { shape: Some(SHARED[0]), threads: 1, files: 1, ..FSYNC },
