@@ -374,6 +374,27 @@ fn a_shorter_file_does_not_grow_over_pages_on_their_way() {
     });
 }
 
+/// A file that is never without a dirty page, so that its promises are not taken back at once.
+#[test]
+fn blocks_that_went_home_are_promised_no_more() {
+    let device = LARGE.image().device();
+    let options = VolumeOptions::read_write().page_budget(1 << 20);
+    let volume = Volume::open_device(device.clone(), options).unwrap();
+    let file = volume.open_file("/file", buffered().create(true)).unwrap();
+    let mut model = vec![0; 1201 * PAGE];
+    file.set_len(model.len() as u64).unwrap();
+    let statfs = volume.statfs().unwrap();
+    let page = PAGE as u64 / u64::from(statfs.block_size);
+    (0..600).for_each(|number| change(&file, &mut model, 10, number * 2));
+    assert!(count(&volume, Counter::PageWrites) > 400 * page && volume.page_bytes().1 > 0);
+    let taken = statfs.free - volume.statfs().unwrap().free;
+    assert!(taken < 800 * page, "{taken} of {} blocks", 600 * page);
+    file.sync_all().unwrap();
+    assert_same_bytes(&model, &after_a_crash(&*device, "/file"));
+    drop(file);
+    ends_clean(volume, &device);
+}
+
 /// The device dies while pages are on their way.
 #[test]
 fn a_dead_device_is_told_by_the_sync_and_by_every_later_one() {

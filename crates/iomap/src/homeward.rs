@@ -156,7 +156,8 @@ impl<F: FileSystem> Engine<F> {
         run: &Run<F::Error>,
         help: &mut dyn FnMut(),
     ) -> Result<(), F::Error> {
-        let Some(bytes) = &run.bytes else { return Ok(()) };
+        // Given to a device queue that did not tell what became of them: not home.
+        let Some(bytes) = &run.bytes else { return Err(Error::CutOff.into()) };
         let request = Request { range: run.range(), sync: Sync::None, bounced: false, queued: false };
         let home = Some(run.end);
         let flow = Flow { exclusive: true, nowait: false, mapping: Mapping::Due, settled: true, home };

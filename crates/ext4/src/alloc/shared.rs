@@ -275,6 +275,12 @@ impl FreeSpace {
         }
     }
 
+    /// Blocks claimed for a hole, which used up no promise, are in the map: if they are those of pages that go home, so
+    /// many fewer are promised.
+    pub(crate) fn spend_late(&self, ino: Ino, clusters: u64) {
+        self.account.lock().spend(ino, clusters);
+    }
+
     /// Whether pages of a file go home. Limits of quota do not hold for them: none did when they were written.
     pub(crate) fn goes_home(&self, ino: Ino) -> bool {
         self.account.lock().late.get(&ino).is_some_and(|late| late.goes_home)

@@ -173,6 +173,7 @@ impl Files<'_> {
                 Err(error) => return Err(error),
             }
             claim.take_next(blocks)?;
+            self.space.spend_late(inode.ino(), length.into());
             claims.remove(first);
         }
         Ok(firsts.len())
