@@ -26,8 +26,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A part of the budget in so many that may be dirty before a thread is called to write pages home. It stops at half
-/// of that. The writers do it themselves at twice as much.
+/// The thread is called when the budget divided by this is dirty, and stops at half of that. Writers write pages home
+/// themselves at twice as much.
 const CALL: u64 = 4;
 /// Other files give up one part in so many of the budget at once.
 const PART: u64 = 32;

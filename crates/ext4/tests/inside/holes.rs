@@ -141,7 +141,7 @@ fn a_failed_write_leaves_the_hole_and_gives_the_blocks_back() {
     bed.finish();
 }
 
-/// Somebody who found the blocks unwritten writes into them too. That the first one fails must not take them away.
+/// Another write found the blocks unwritten and writes into them too: they stay when the first one fails.
 #[test]
 fn a_claim_stays_as_long_as_a_pending_write_meets_it() {
     let bed = Bed::new();
