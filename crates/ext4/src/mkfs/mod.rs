@@ -26,6 +26,7 @@ mod quota;
 mod sizes;
 mod space;
 mod tables;
+mod tree;
 mod write;
 
 pub use error::{Error, Result};
@@ -35,3 +36,4 @@ pub use kinds::{Defaults, Kind};
 pub use make::{Made, dry_run, format};
 pub use options::{Options, parse_uuid};
 pub use present::refuse_occupied;
+pub use tree::{Contents, Item, ItemId, ItemKind, Source, Tree};
