@@ -80,6 +80,9 @@ impl Contents {
     }
 }
 
+/// Why the contents of a file could not be read.
+pub type SourceError = Arc<dyn StdError + Send + Sync>;
+
 /// Reads the bytes of the regular files of a tree, from several threads at once.
 pub trait Source: Sync {
     /// Fills the buffer with the bytes from `pos` of the contents with this key. The range is within one range of
@@ -87,12 +90,7 @@ pub trait Source: Sync {
     ///
     /// # Errors
     /// Whatever keeps the bytes from being read, such as a file that has become shorter. The text names it.
-    fn read(
-        &self,
-        key: u64,
-        pos: u64,
-        buffer: &mut [u8],
-    ) -> std::result::Result<(), Arc<dyn StdError + Send + Sync>>;
+    fn read(&self, key: u64, pos: u64, buffer: &mut [u8]) -> std::result::Result<(), SourceError>;
 
     /// Called with a number of bytes that were written to the device.
     fn advance(&self, bytes: u64) {
