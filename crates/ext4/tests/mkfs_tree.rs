@@ -7,13 +7,17 @@ use common::making::{MIB, TIME, open, options};
 use common::tree::{How, manifest, without_xattrs};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use uext4::device::{Device, MemoryDevice, MemoryOptions};
 use uext4::mkfs::{
-    Contents, Defaults, Item, ItemId, ItemKind, Options, Source, SourceError, Tree, format_tree,
+    Contents, Defaults, Free, Item, ItemId, ItemKind, Options, Source, SourceError, Tree, dry_run_tree,
+    format_tree, smallest,
 };
 use uext4::{Timestamp, Volume, VolumeOptions};
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{
-    Entry, Kind, Manifest, Need, Rng, Scratch, SparseDigest, e2fsck_clean, fixture,
-    kernel_manifest, manifest::assert_same, needs,
+    Entry, Kind, Manifest, Need, Rng, Scratch, SparseDigest, e2fsck_clean, fixture, kernel_manifest,
+    manifest::assert_same, needs,
 };
 
 /// Contents by pattern: the key is the number of the pattern.
@@ -314,5 +318,146 @@ fn root_the_kernel_finds_trees_as_they_were_given() {
         let tree = tree(number as u64, limits);
         let path = make(&scratch, "volume", 300 * MIB, &options(words, extended, Defaults::Upstream), &tree);
         assert_same(&comparable(expected(&tree)), &comparable(kernel_manifest(&path)));
+    }
+}
+
+#[test]
+fn the_same_tree_makes_the_same_bytes() {
+    let scratch = Scratch::new(512 * MIB);
+    let tree = tree(1, &USUAL);
+    let options = options("-b 4096", "", Defaults::Upstream);
+    let [one, two] = ["one", "two"].map(|name| make(&scratch, name, 100 * MIB, &options, &tree));
+    assert!(std::fs::read(one).unwrap() == std::fs::read(two).unwrap());
+}
+
+#[test]
+fn the_smallest_volume_holds_its_tree_and_a_smaller_one_does_not() {
+    needs!(Need::Tool("e2fsck"));
+    let geometry = open(&Scratch::new(MIB).sparse_file("any", MIB)).geometry();
+    for (words, free, for_reading) in [
+        ("-b 4096", Free::Bytes(0), false),
+        ("-b 4096", Free::Bytes(0), true),
+        ("-b 1024", Free::Bytes(20 * MIB), false),
+        ("-b 4096 -O bigalloc", Free::Bytes(0), false),
+        ("-t ext2 -b 1024", Free::Percent(30.0), false),
+        ("-b 4096 -O ^has_journal", Free::Percent(10.0), false),
+    ] {
+        println!("{words} {free:?} {for_reading}");
+        let scratch = Scratch::new(512 * MIB);
+        let limits = Limits { target: 1000, attributes: !words.contains("ext2"), ..USUAL };
+        let tree = tree(2, &limits);
+        let mut asked = options(words, "", Defaults::Upstream);
+        if for_reading {
+            asked = asked.for_reading();
+        }
+        let smallest = smallest(geometry, &asked, &tree, free).unwrap();
+        let size = smallest.size.unwrap();
+        let path = make(&scratch, "volume", size, &smallest, &tree);
+        e2fsck_clean(&path);
+        assert_same(&without_xattrs(comparable(expected(&tree))), &read_back(&path));
+        let volume = Volume::open(&path, VolumeOptions::read_only()).unwrap();
+        let superblock = volume.superblock();
+        let (left, block) = (superblock.free_blocks, u64::from(superblock.geometry.block_size()));
+        let wanted = match free {
+            Free::Bytes(bytes) => bytes,
+            Free::Percent(percent) => (size as f64 * percent / 100.0) as u64,
+        };
+        let grain = block * u64::from(superblock.geometry.cluster_blocks());
+        assert!((wanted..wanted + 64 * grain).contains(&(left * block)), "{left} blocks for {wanted} bytes");
+        if for_reading {
+            assert!(Volume::open(&path, VolumeOptions::read_write()).is_err());
+            assert!(left < 4);
+        }
+        let (mut less, path) = (smallest.clone(), scratch.sparse_file("less", size));
+        less.size = Some(size - grain);
+        let made = format_tree(&*open(&path), &less, &tree, &Patterns);
+        let made = made.map(|made| made.superblock.free_blocks * block);
+        assert!(made.as_ref().map_or(true, |&bytes| bytes < wanted), "{made:?} {wanted}");
+    }
+}
+
+#[test]
+fn a_volume_of_failed_contents_is_none() {
+    struct Failing;
+    impl Source for Failing {
+        fn read(&self, key: u64, pos: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+            match key {
+                150 => Err(Arc::new(std::io::Error::from_raw_os_error(5))),
+                _ => Patterns.read(key, pos, buffer),
+            }
+        }
+    }
+    let scratch = Scratch::new(512 * MIB);
+    let path = scratch.sparse_file("volume", 100 * MIB);
+    let mut tree = tree(3, &USUAL);
+    let id = tree.add(Tree::ROOT, b"failing", file(Contents::whole(5000, 150))).unwrap();
+    assert_eq!(tree.find(Tree::ROOT, b"failing"), Some(id));
+    let options = options("-b 4096", "", Defaults::Upstream);
+    let error = format_tree(&*open(&path), &options, &tree, &Failing).unwrap_err();
+    assert_eq!((error.to_string().contains("/failing"), error.errno()), (true, 5), "{error}");
+    assert!(Volume::open(&path, VolumeOptions::read_only()).is_err());
+    // Each write of the device in turn.
+    for number in 1.. {
+        let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(MemoryOptions::new(100 * MIB)).unwrap());
+        let device = FaultDevice::new(memory.clone());
+        let handle = device.handle();
+        handle.arm(Fault::nth(FaultOn::Changes, number));
+        let made = format_tree(&device, &options, &tree, &Patterns);
+        if handle.fired() == 0 {
+            assert!(number > 10 && made.is_ok(), "{number}");
+            break;
+        }
+        assert_eq!(made.unwrap_err().errno(), libc::EIO, "{number}");
+        assert!(Volume::open_device(memory, VolumeOptions::read_only()).is_err(), "{number}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_written() {
+    let scratch = Scratch::new(512 * MIB);
+    let path = scratch.sparse_file("volume", 20 * MIB);
+    let refused = |words: &str, tree: &Tree, text: &str| {
+        let options = options(words, "", Defaults::Upstream);
+        let error = format_tree(&*open(&path), &options, tree, &Patterns).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        let dry = dry_run_tree(open(&path).geometry(), &options, tree).unwrap_err();
+        assert_eq!(error.to_string(), dry.to_string());
+        assert!(std::fs::read(&path).unwrap().iter().all(|&byte| byte == 0));
+    };
+    let new = || Tree::new(Timestamp::default());
+    let with = |item: Item| {
+        let mut tree = new();
+        tree.add(Tree::ROOT, b"name", item).unwrap();
+        tree
+    };
+    refused("-b 4096", &with(file(Contents::whole(30 * MIB, 0))), "the files do not fit");
+    let beyond = Contents { size: 1 << 60, data: vec![(1 << 60) - 10..1 << 60], key: 0 };
+    refused("-b 4096", &with(file(beyond)), "/name: the file's map cannot reach");
+    let mut named = file(Contents::default());
+    named.xattrs.insert(b"unknown.name".to_vec(), Vec::new());
+    refused("-b 4096", &with(named.clone()), "/name: ");
+    named.xattrs = BTreeMap::from([(b"user.large".to_vec(), vec![0; 5000])]);
+    refused("-b 4096", &with(named.clone()), "/name: ");
+    named.xattrs = BTreeMap::from([(b"system.posix_acl_access".to_vec(), vec![9; 12])]);
+    refused("-b 4096", &with(named), "/name: not an access control list");
+    refused("-b 1024", &with(item(ItemKind::Symlink(vec![b'a'; 1024]), 0o777)), "/name: ");
+    refused("-b 4096", &with(item(ItemKind::Char(1 << 20, 0), 0o600)), "/name: ");
+    let mut tree = new();
+    tree.add(Tree::ROOT, b"lost+found", file(Contents::default())).unwrap();
+    refused("-b 4096", &tree, "lost+found: ");
+    let mut tree = new();
+    let id = tree.add(Tree::ROOT, b"file", file(Contents::default())).unwrap();
+    for number in 0..65_000 {
+        tree.link(Tree::ROOT, format!("{number}").as_bytes(), id).unwrap();
+    }
+    refused("-b 4096", &tree, ": too many links");
+    let mut tree = new();
+    for number in 0..2000 {
+        tree.add(Tree::ROOT, format!("{number}").as_bytes(), file(Contents::default())).unwrap();
+    }
+    refused("-b 4096 -N 1000", &tree, "2001 files are to be stored");
+    let mut tree = new();
+    for name in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 256]] {
+        assert_eq!(tree.add(Tree::ROOT, name, file(Contents::default())).unwrap_err().errno(), libc::EINVAL);
     }
 }

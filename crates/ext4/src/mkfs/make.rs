@@ -59,8 +59,7 @@ pub fn format_tree(device: &dyn Device, options: &Options, tree: &Tree, source: 
     let (layout, pieces, made) = lay_out(device.geometry(), options, Some(&population))?;
     present::check(device, options.force)?;
     let manner = Manner::of(device, options);
-    let superblock =
-        write::write(device, layout, manner, || pour(device, &population, source, pieces))?;
+    let superblock = write::write(device, layout, manner, || pour(device, &population, source, pieces))?;
     Ok(Made { superblock, ..made })
 }
 
@@ -90,7 +89,7 @@ pub(super) fn format_on(
     present::check(device, options.force)?;
     let manner = Manner::of(device, options);
     ready(&made.superblock).map_err(Error::Failed)?;
-    Ok(Made { superblock: write::write(device, layout, manner, || Ok(()))?, ..made })
+    Ok(Made { superblock: write::write(device, layout, manner, || Ok(0))?, ..made })
 }
 
 /// The volume that [`format()`] would make on a device of this geometry, apart from random numbers. Accesses no device.
@@ -101,7 +100,8 @@ pub fn dry_run(device: Geometry, options: &Options) -> Result<Made> {
     lay_out(device, options, None).map(|(.., made)| made)
 }
 
-fn lay_out(
+/// The layout of the volume, and where the contents of its files go.
+pub(super) fn lay_out(
     device: Geometry,
     options: &Options,
     files: Option<&Population<'_>>,

@@ -64,7 +64,7 @@ impl Pieces {
     }
 }
 
-/// Writes all contents. Waits for all requests.
+/// Writes all contents, and returns their bytes in whole blocks. Waits for all requests.
 ///
 /// # Errors
 /// [`Error::Contents`] if the source fails, [`Error::Failed`] if the device does: the first that was met.
@@ -73,7 +73,8 @@ pub(super) fn pour(
     population: &Population<'_>,
     source: &dyn Source,
     pieces: Pieces,
-) -> Result<()> {
+) -> Result<u64> {
+    let bytes = pieces.list.iter().map(|piece| piece.length).sum();
     let requests = pieces.requests();
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let work = || -> Result<()> {
@@ -92,13 +93,14 @@ pub(super) fn pour(
         Ok(())
     };
     if requests.len() < THREADS {
-        return work();
+        return work().map(|()| bytes);
     }
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
         let died = || Error::Failed(VolumeError::Invalid("a thread that writes died".into()));
-        let ends: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(died()))).collect();
-        ends.into_iter().collect()
+        let ends: Vec<_> =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(died()))).collect();
+        ends.into_iter().collect::<Result<()>>().map(|()| bytes)
     })
 }
 

@@ -89,9 +89,7 @@ pub(super) fn place(layout: &mut Layout, options: &Options) -> Result<()> {
 /// The inodes that are counted: the root directory and all that are not reserved, without the orphan file.
 fn counted(layout: &Layout) -> Result<Vec<Inode>> {
     let orphans = layout.superblock.orphan_file_inode;
-    let counts = |number: &u32| {
-        *number == Ino::ROOT.get() || *number >= FIRST_INODE && *number != orphans
-    };
+    let counts = |number: &u32| *number == Ino::ROOT.get() || *number >= FIRST_INODE && *number != orphans;
     let records = layout.inodes.iter().filter(|(number, _)| counts(number));
     let inodes = records.map(|(&number, record)| Inode::decode(record, Ino(number), &layout.superblock));
     inodes.collect::<std::result::Result<_, _>>().map_err(|corrupt| super::Error::Option(corrupt.to_string()))

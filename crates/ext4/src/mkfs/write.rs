@@ -138,13 +138,14 @@ impl Manner {
     }
 }
 
-/// Writes the volume; `pour` writes the contents of its files. After an error the device has no valid superblock,
+/// Writes the volume; `pour` writes the contents of its files, and
+/// returns their bytes. After an error the device has no valid superblock,
 /// provided that it can still be written.
 pub(super) fn write(
     device: &dyn Device,
     layout: Layout,
     manner: Manner,
-    pour: impl FnOnce() -> Result<()>,
+    pour: impl FnOnce() -> Result<u64>,
 ) -> Result<Superblock> {
     let block = layout.block_size();
     let writer = Writer::new(device, block);
@@ -164,9 +165,9 @@ struct Course<'d> {
 }
 
 impl Course<'_> {
-    fn run(mut self, pour: impl FnOnce() -> Result<()>) -> Result<Superblock> {
+    fn run(mut self, pour: impl FnOnce() -> Result<u64>) -> Result<Superblock> {
         self.clear().map_err(Error::Failed)?;
-        pour()?;
+        self.writer.written += pour()?;
         self.structures().map_err(Error::Failed)
     }
 

@@ -6,8 +6,8 @@ use crate::ground::error::{Error, Result};
 use crate::mkfs::tree::Item;
 use crate::xattr::{AclKind, Lists, XATTR_SIZE_MAX, acl};
 use std::collections::{BTreeMap, HashMap};
-use uext4_ondisk::ext4::{ListedValue, Superblock, XattrIndex, XattrList};
 use uext4_ondisk::Ino;
+use uext4_ondisk::ext4::{ListedValue, Superblock, XattrIndex, XattrList};
 
 /// Inodes that share an attribute block, at most (`EXT4_XATTR_REFCOUNT_MAX`).
 const SHARING_MAX: u32 = 1024;
@@ -100,7 +100,9 @@ impl Attributes {
     fn share(&mut self, list: XattrList) -> usize {
         let hash = list.block_hash();
         let open = self.open.get(&hash).and_then(|&at| Some((at, self.blocks.get_mut(at)?)));
-        if let Some((at, block)) = open.filter(|(_, block)| block.references < SHARING_MAX && block.list == list) {
+        if let Some((at, block)) =
+            open.filter(|(_, block)| block.references < SHARING_MAX && block.list == list)
+        {
             block.references += 1;
             return at;
         }

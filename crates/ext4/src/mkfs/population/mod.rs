@@ -113,6 +113,18 @@ impl<'t> Population<'t> {
         items.saturating_add(items / 10).saturating_add(RESERVED_INODES)
     }
 
+    /// No more inodes than these are needed, those for values of attributes included.
+    pub(super) fn inodes_most(&self) -> u32 {
+        let values: usize = self.order.iter().map(|&id| self.tree.item(id).xattrs.len()).sum();
+        self.inodes_with_own().saturating_add(u32::try_from(values).unwrap_or(u32::MAX))
+    }
+
+    /// Bytes of all contents, without holes.
+    pub(super) fn bytes(&self) -> u64 {
+        let of = |contents: &Contents| contents.data.iter().map(|range| range.end - range.start).sum::<u64>();
+        (0..self.order.len()).map(|position| of(self.contents(position as u32))).sum()
+    }
+
     /// The contents of a regular file.
     pub(super) fn contents(&self, position: u32) -> &Contents {
         const NONE: &Contents = &Contents { size: 0, data: Vec::new(), key: 0 };
@@ -443,8 +455,7 @@ impl Making<'_, '_> {
         inode.size = body.size;
         inode.i_block = body.i_block;
         inode.flags |= body.flags;
-        inode.blocks_raw =
-            self.layout.sectors(body.blocks.0) + self.layout.sectors(1) * body.blocks.1;
+        inode.blocks_raw = self.layout.sectors(body.blocks.0) + self.layout.sectors(1) * body.blocks.1;
         inode
     }
 

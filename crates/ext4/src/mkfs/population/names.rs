@@ -80,7 +80,10 @@ impl<'l> Directories<'l> {
     fn rows(&self, names: &[Name<'_>]) -> Result<Vec<Vec<u8>>> {
         let cuts = self.cut(names.iter().map(|(name, ..)| length(name)));
         let ends = cuts.iter().skip(1).copied().chain([names.len()]);
-        cuts.iter().zip(ends).map(|(&start, end)| self.row(names.get(start..end).unwrap_or_default())).collect()
+        cuts.iter()
+            .zip(ends)
+            .map(|(&start, end)| self.row(names.get(start..end).unwrap_or_default()))
+            .collect()
     }
 
     /// Where the names of each block begin.
