@@ -22,6 +22,7 @@ mod du;
 mod error;
 mod examples;
 mod explain;
+mod export;
 mod fallocate;
 mod find;
 mod help;

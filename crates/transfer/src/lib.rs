@@ -9,6 +9,8 @@
 //! untrusted names) → `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (files created so far),
 //! `devices` (devices that must not be written to), `options` (what is kept).
 //!
+//! As archives: `pack`.
+//!
 //! Into volumes: `into` (its own reading path), `import` (the bytes of one file).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -22,6 +24,7 @@ mod import;
 mod into;
 mod made;
 mod options;
+mod pack;
 mod read_ahead;
 mod steps;
 mod target;
@@ -34,4 +37,5 @@ pub use export::{Export, Observer};
 pub use import::{Dest, Onto, import, import_stream};
 pub use into::{From, Import, ImportOptions};
 pub use options::{Follow, Holes, Keep};
+pub use pack::{PackOptions, pack, pack_changes};
 pub use read_ahead::stream;

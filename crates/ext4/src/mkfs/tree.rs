@@ -75,8 +75,8 @@ pub struct Contents {
 impl Contents {
     /// Contents without holes.
     pub fn whole(size: u64, key: u64) -> Contents {
-        let data = if size > 0 { vec![0..size] } else { Vec::new() };
-        Contents { size, data, key }
+        let data = Some(0..size).filter(|range| !range.is_empty());
+        Contents { size, data: data.into_iter().collect(), key }
     }
 }
 

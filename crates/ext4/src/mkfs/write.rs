@@ -149,12 +149,11 @@ pub(super) fn write(
 ) -> Result<Superblock> {
     let block = layout.block_size();
     let writer = Writer::new(device, block);
-    Course { writer, layout, manner }.run(pour).map_err(|error| {
+    Course { writer, layout, manner }.run(pour).inspect_err(|_| {
         // The superblock may be on the device while the rest is not durable: wipe it. The first failure is the one
         // reported.
         let mut writer = Writer::new(device, block);
         let _hopeless = writer.wipe(SUPERBLOCK_OFFSET.max(block as u64)).and_then(|()| Ok(device.flush()?));
-        error
     })
 }
 

@@ -298,8 +298,7 @@ impl Making<'_, '_> {
         let count = blocks.len() as u64;
         let size = count * self.layout.block_size() as u64;
         let runs = self.room.take(count)?;
-        let whole = [0..count];
-        let map = self.map(ino, &whole, &runs)?;
+        let map = self.map(ino, std::slice::from_ref(&(0..count)), &runs)?;
         let places = runs.iter().flat_map(|&(start, length)| start..start + length);
         self.layout.blocks.extend(places.zip(blocks));
         Ok(self.body(size, count, map))
