@@ -9,11 +9,14 @@
 //! untrusted names) → `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (files created so far),
 //! `devices` (devices that must not be written to), `options` (what is kept).
 //!
+//! For new volumes: [`Gathering`] makes a tree of directories, archives and images (`build`, its own reading path).
+//!
 //! Into volumes: `into` (its own reading path), `import` (the bytes of one file).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 mod attributes;
+mod build;
 mod devices;
 mod error;
 mod export;
@@ -28,6 +31,7 @@ mod target;
 mod tree;
 mod xattrs;
 
+pub use build::{ArchiveInput, Failures, GatherCause, GatherError, GatherOptions, Gathered, Gathering};
 pub use devices::Devices;
 pub use error::{Cause, Error, Result, Subject};
 pub use export::{Export, Observer};
