@@ -258,7 +258,7 @@ fn next(host: &HostFile, pos: u64, size: u64, holes: Holes) -> Option<(u64, u64)
 }
 
 /// The next range with data, in bytes. A host without hole support has one range.
-fn next_data(host: &HostFile, pos: u64, size: u64) -> Option<(u64, u64)> {
+pub(crate) fn next_data(host: &HostFile, pos: u64, size: u64) -> Option<(u64, u64)> {
     if pos >= size {
         return None;
     }

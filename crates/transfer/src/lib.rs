@@ -9,13 +9,15 @@
 //! untrusted names) → `attributes`, `xattrs`. Beside them: `read_ahead` (the bytes), `made` (files created so far),
 //! `devices` (devices that must not be written to), `options` (what is kept).
 //!
-//! As archives: `pack`.
+//! For new volumes: [`Gathering`] makes a tree of directories, archives and images (`build`, its own reading path).
+//! Archives of a volume's trees: `pack`.
 //!
 //! Into volumes: `into` (its own reading path), `import` (the bytes of one file).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 mod attributes;
+mod build;
 mod devices;
 mod error;
 mod export;
@@ -31,6 +33,7 @@ mod target;
 mod tree;
 mod xattrs;
 
+pub use build::{ArchiveInput, Failures, GatherCause, GatherError, GatherOptions, Gathered, Gathering};
 pub use devices::Devices;
 pub use error::{Cause, Error, Result, Subject};
 pub use export::{Export, Observer};

@@ -28,6 +28,13 @@ pub struct HostTree<'a> {
     pub how: (bool, Follow, Holes),
 }
 
+impl HostThing {
+    /// Of a directory or a regular file: its descriptor.
+    pub fn fd(&self) -> Option<&Arc<OwnedFd>> {
+        self.open.as_ref()
+    }
+}
+
 enum Place<'t> {
     Open(BorrowedFd<'t>),
     Named(PathBuf),

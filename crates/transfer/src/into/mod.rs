@@ -4,9 +4,9 @@
 //! threads that fill files). What is copied is an `origin`: a tree of the host or of a volume.
 
 mod copy;
-mod host_tree;
+pub(crate) mod host_tree;
 mod made;
-mod origin;
+pub(crate) mod origin;
 mod pool;
 mod volume_tree;
 

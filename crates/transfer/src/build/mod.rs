@@ -1,0 +1,190 @@
+//! Inputs become the tree of a new volume: directories of the host, archives, images of containers.
+//!
+//! [`Gathering`] takes them in order, as layers: each joins, replaces or hides what those before it have. Nothing is
+//! unpacked. The tree is built in memory, and contents stay where they are, in files of directories and in archives
+//! that can be read anywhere; those of pipes and of compressed archives go to one temporary file. [`Gathered`] is the
+//! tree, and reads its contents for the writer of the volume.
+//!
+//! What is not sure is refused by name, and nothing is left out: a file that cannot be read, an entry that leads out
+//! of the tree. All such are listed at the end.
+//!
+//! Reading path: here → `archive` (entries become files) → `tar` (headers, bounded), `steps` (paths through the tree),
+//! `whiteouts` → `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories),
+//! `input`, `decode`, `spool` (bytes), `owners` (options).
+
+mod archive;
+mod decode;
+mod draft;
+mod error;
+mod gathered;
+mod host;
+mod input;
+mod owners;
+mod spool;
+mod steps;
+mod tar;
+mod whiteouts;
+
+pub use archive::ArchiveInput;
+pub use error::{Failures, GatherCause, GatherError};
+pub use gathered::Gathered;
+
+use crate::devices::Devices;
+use archive::{Contents, How, Opened, Unpacker};
+use draft::{Draft, Limits};
+use gathered::{Store, StoreKind};
+use host::HostWalk;
+use input::From;
+use owners::Owners;
+use spool::Spool;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use steps::Through;
+use uext4::Timestamp;
+
+/// Memory that names and attributes take, if nothing else is said: more than ten million files.
+const MEMORY_MAX: u64 = 4 << 30;
+
+/// How inputs become a tree.
+pub struct GatherOptions {
+    /// Owner and group of everything, instead of those that the inputs say.
+    pub owner: Option<(u32, u32)>,
+    /// Times later than this many seconds since 1970 become it, as with `tar --clamp-mtime`.
+    pub latest: Option<i64>,
+    /// The time of directories that no input describes. The default is now.
+    pub time: Timestamp,
+    /// Bytes of contents at most, without holes: the size of the device.
+    pub bytes_max: Option<u64>,
+    /// Bytes of memory for names and attributes, roughly. The default is 4 GiB.
+    pub memory_max: u64,
+    /// Where the temporary file is, which takes the contents of pipes and of compressed archives. The default is
+    /// [`std::env::temp_dir`].
+    pub spool: PathBuf,
+    /// The devices under the volume, which are not gathered.
+    pub devices: Devices,
+}
+
+impl Default for GatherOptions {
+    fn default() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        GatherOptions {
+            owner: None,
+            latest: None,
+            time: Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() },
+            bytes_max: None,
+            memory_max: MEMORY_MAX,
+            spool: std::env::temp_dir(),
+            devices: Devices::default(),
+        }
+    }
+}
+
+/// Collects the layers of a tree, in order. After an error it gathers nothing of use.
+pub struct Gathering {
+    options: GatherOptions,
+    draft: Draft,
+    stores: Vec<Store>,
+    /// The temporary file and its number among the stores, once there is one.
+    spool: Option<(Spool, u32)>,
+    failures: Failures,
+}
+
+impl Gathering {
+    /// An empty tree.
+    pub fn new(options: GatherOptions) -> Gathering {
+        let limits = Limits { data: options.bytes_max.unwrap_or(u64::MAX), memory: options.memory_max };
+        let owners = Owners { all: options.owner, latest: options.latest };
+        let draft = Draft::new(limits, owners, options.time);
+        Gathering { options, draft, stores: Vec::new(), spool: None, failures: Failures::default() }
+    }
+
+    /// Adds a directory of the host and everything in it: holes, hard links, devices, pipes, sockets, attributes.
+    /// Its own attributes become those of the root. Contents are read when the volume is written; a file that changed
+    /// meanwhile is an error then.
+    ///
+    /// # Errors
+    /// What keeps the directory from being read. What cannot be read in it is told by [`Gathering::finish`].
+    pub fn host(&mut self, directory: &Path) -> Result<(), Failures> {
+        self.draft.begin_layer();
+        let store = self.stores.len() as u32;
+        let devices = &self.options.devices;
+        let walk = HostWalk::new(directory, devices, &mut self.draft, store, &mut self.failures);
+        match walk.run() {
+            Ok(store) => {
+                self.stores.push(store);
+                Ok(())
+            }
+            Err(error) => Err(self.failures.ended_by(error)),
+        }
+    }
+
+    /// Adds an archive of tar (v7, ustar, GNU, pax), compressed with gzip or zstd or not at all; the data tells. In
+    /// the first layer a path through a symbolic link is refused; in later ones it is followed within the tree, and
+    /// `.wh.NAME` hides what lower layers have. `name` is for messages.
+    ///
+    /// # Errors
+    /// An archive that cannot be read to its end. Entries that are refused are told by [`Gathering::finish`].
+    pub fn archive(&mut self, name: &Path, input: ArchiveInput) -> Result<(), Failures> {
+        self.draft.begin_layer();
+        let layered = self.draft.is_layered();
+        let through = if layered { Through::Links } else { Through::Nothing };
+        let how = How { through, whiteouts: layered, verified: false };
+        let added = match Opened::new(input) {
+            Ok(opened) => self.layer(name, how, opened),
+            Err(cause) => Err(GatherError::new(name, cause)),
+        };
+        added.map_err(|error| self.failures.ended_by(error))
+    }
+
+    fn layer(&mut self, name: &Path, how: How, opened: Opened) -> Result<(), GatherError> {
+        let number = self.stores.len() as u32;
+        if let Some(store) = archive::store(name, &opened) {
+            self.stores.push(store);
+        }
+        let (contents, from) = match opened {
+            Opened::InPlace(file, _, size) => (Contents::InPlace(number), From::File(file, size)),
+            Opened::Stream(stream, compression) => {
+                let spooled = spooled(&mut self.spool, &mut self.stores, &self.options.spool);
+                let (spool, number) = spooled.map_err(|cause| GatherError::new(name, cause))?;
+                (Contents::Spooled(spool, number), From::Stream(compression.decode(stream)))
+            }
+        };
+        let (draft, failures) = (&mut self.draft, &mut self.failures);
+        Unpacker { name: name.to_owned(), how, draft, contents, failures }.run(from)
+    }
+
+    /// The finished tree.
+    ///
+    /// # Errors
+    /// All that was refused and all that could not be read.
+    pub fn finish(mut self) -> Result<Gathered, Failures> {
+        if let Some((spool, _)) = &mut self.spool
+            && let Err(cause) = spool.flush()
+        {
+            self.failures.push(GatherError::new(&self.options.spool, cause));
+        }
+        if !self.failures.errors.is_empty() {
+            return Err(self.failures);
+        }
+        let gathered = Gathered::new(self.draft, self.options.time, self.stores);
+        gathered.map_err(|error| self.failures.ended_by(error))
+    }
+}
+
+/// The temporary file, which is made when the first archive needs it.
+fn spooled<'s>(
+    spool: &'s mut Option<(Spool, u32)>,
+    stores: &mut Vec<Store>,
+    directory: &Path,
+) -> Result<(&'s mut Spool, u32), GatherCause> {
+    let (spool, number) = match spool.take() {
+        Some(made) => spool.insert(made),
+        None => {
+            let made = Spool::new(directory)?;
+            let number = stores.len() as u32;
+            stores.push(Store { name: directory.to_owned(), kind: StoreKind::Spool(made.file()) });
+            spool.insert((made, number))
+        }
+    };
+    Ok((spool, *number))
+}
