@@ -31,7 +31,6 @@ mod io;
 mod ls;
 mod map;
 mod mkfs;
-mod mkfs_missing;
 mod mount;
 mod names;
 mod open;
