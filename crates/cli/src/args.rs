@@ -2,6 +2,7 @@
 
 use crate::error::Failures;
 use crate::rehearsal::Rehearsal;
+use crate::shell::Session;
 use crate::tracer::Tracer;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Command, ValueHint};
@@ -17,6 +18,8 @@ pub struct Watchers {
     pub trace: Option<Arc<Tracer>>,
     /// Keeps writes in memory under `uext4 explain -- COMMAND`.
     pub rehearsal: Option<Arc<Rehearsal>>,
+    /// The volume that is open under `uext4 shell`.
+    pub session: Option<Arc<Session>>,
 }
 
 /// State common to every command.

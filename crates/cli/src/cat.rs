@@ -4,12 +4,14 @@ use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::{CliError, told};
 use crate::open::{OpenHow, Operand};
 use crate::progress::{BYTES, Progress};
+use crate::shell::Session;
 use clap::{Args, ValueHint};
 use std::ffi::{OsStr, OsString};
 use std::fs::File as HostFile;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use uext4::device::Locator;
 use uext4::{DeviceSpec, Volume};
 
@@ -60,6 +62,8 @@ pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
 #[derive(Default)]
 pub struct Volumes {
     open: Vec<(DeviceSpec, Volume)>,
+    /// The one that stays open: that of a shell.
+    session: Option<Arc<Session>>,
 }
 
 impl Volumes {
@@ -72,6 +76,9 @@ impl Volumes {
     pub fn close(self) -> Result<(), CliError> {
         let mut outcome = Ok(());
         for (spec, volume) in self.open {
+            if self.session.as_ref().is_some_and(|session| session.has(&spec)) {
+                continue;
+            }
             let closed = volume.close();
             let name = OsString::from(spec.to_string());
             outcome = outcome.and(closed.map_err(|error| CliError::at(&name, error)));
@@ -92,6 +99,7 @@ impl Volumes {
             return Ok((number, self.open[number].1.clone()));
         }
         let volume = operand.volume(how)?;
+        self.session.clone_from(&how.globals.watchers.session);
         self.open.push((spec, volume.clone()));
         Ok((self.open.len() - 1, volume))
     }

@@ -8,7 +8,8 @@ use crate::names::{ln, mkdir, mv, rm, rmdir};
 use crate::open::{self, journals};
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, export, fallocate, find, help, info, io, ls, map,
-    mkfs, mount, out, overlay, prepare, quota, stat, stats, text, trace, trim, truncate, umount, xattr,
+    mkfs, mount, out, overlay, prepare, quota, shell, stat, stats, text, trace, trim, truncate, umount,
+    xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -86,6 +87,8 @@ pub enum Command {
     Cp(cp::CpArgs),
     /// Write a tree as an archive of tar, or what changed between two trees as a layer.
     Export(export::ExportArgs),
+    /// Run commands on a volume that stays open, from a prompt or a script.
+    Shell(shell::ShellArgs),
     /// Make directories.
     Mkdir(mkdir::MkdirArgs),
     /// Rename and move files and directories within a volume.
@@ -202,6 +205,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
         Command::Export(args) => export::run(&args, globals),
+        Command::Shell(args) => shell::run(&args, globals, execute),
         Command::Mkdir(args) => mkdir::run(&args, globals),
         Command::Mv(args) => mv::run(&args, globals),
         Command::Ln(args) => ln::run(&args, globals),

@@ -8,7 +8,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 81] = [
+const EXAMPLES: [Example; 84] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -52,6 +52,9 @@ const EXAMPLES: [Example; 81] = [
     ("export disk.img:/ root.tar", "the whole tree as an archive"),
     ("export disk.img:/etc", "a directory on standard output, for a pipe"),
     ("export disk.img --diff base.img layer.tar", "what changed since base.img, as a layer for containers"),
+    ("shell disk.img", "a prompt: ls, cd, rm, put, get, edit, …"),
+    ("shell disk.img -c 'rm -r /var/cache' -c 'put motd /etc'", "two changes, durable together"),
+    ("shell -f edit.txt disk.img", "the lines of a file, until one fails"),
     ("mkdir -p disk.img:/srv/www/static", "a directory, and its missing parents"),
     ("mkdir -m 2775 disk.img:/srv/share", "files made in it belong to its group"),
     ("mv disk.img:/home/notes.txt disk.img:/home/old.txt", "a new name"),

@@ -174,7 +174,8 @@ fn rehearse(
     let rehearsal = Arc::new(Rehearsal::new(memory, globals.json, File::from(stdout)));
     let mut arguments = vec![OsString::from("uext4")];
     arguments.extend(words);
-    let exit = execute(arguments, Watchers { rehearsal: Some(Arc::clone(&rehearsal)), trace: None });
+    let exit =
+        execute(arguments, Watchers { rehearsal: Some(Arc::clone(&rehearsal)), ..Watchers::default() });
     rehearsal.finish().map_err(|error| refused(&error))?;
     Ok(exit)
 }

@@ -40,6 +40,7 @@ mod prepare;
 mod progress;
 mod quota;
 mod rehearsal;
+mod shell;
 mod stat;
 mod stats;
 mod svg;

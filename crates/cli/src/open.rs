@@ -230,6 +230,11 @@ impl<'g> OpenHow<'g> {
     /// sees metadata, data and flushes alike. Warns if the journal could not be fully replayed, so that an older state
     /// is shown, and if group descriptors are damaged.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
+        if let Some(session) = &self.globals.watchers.session
+            && let Some(volume) = session.volume(spec, self.write)?
+        {
+            return Ok(volume);
+        }
         let volume = self.open_named(self.open_device(spec)?, &spec.to_string())?;
         let info = volume.info();
         let loss = info.recovery.loss().map(|loss| format!("an older state is seen: {loss}"));
@@ -240,9 +245,17 @@ impl<'g> OpenHow<'g> {
         Ok(volume)
     }
 
+    /// Closes a volume that [`OpenHow::open_volume`] opened, which makes all changes durable. That of a shell stays open.
+    pub fn close_volume(&self, spec: &DeviceSpec, volume: Volume) -> Result<(), uext4::Error> {
+        match &self.globals.watchers.session {
+            Some(session) if session.has(spec) => Ok(()),
+            _ => volume.close(),
+        }
+    }
+
     /// Opens a device, to look at it before the volume on it.
     pub fn open_device(&self, spec: &DeviceSpec) -> Result<Arc<dyn Device>, uext4::Error> {
-        let Watchers { trace, rehearsal } = &self.globals.watchers;
+        let Watchers { trace, rehearsal, .. } = &self.globals.watchers;
         let how = device::OpenOptions { write: self.write && rehearsal.is_none(), force: self.force };
         let spec = &self.globals.overlaid(spec);
         if how.write {
@@ -282,7 +295,7 @@ impl<'g> OpenHow<'g> {
         if let Some(bytes) = self.metadata_budget {
             options = options.metadata_budget(bytes);
         }
-        let Watchers { trace, rehearsal } = &self.globals.watchers;
+        let Watchers { trace, rehearsal, .. } = &self.globals.watchers;
         options = match (trace, rehearsal) {
             _ if !self.write => options,
             (_, Some(rehearsal)) => options.trace(rehearsal.listener(name.to_owned())),

@@ -114,7 +114,7 @@ pub fn run(args: &QuotaArgs, globals: &Globals) -> Result<(), CliError> {
         let volume = how.open_volume(&spec).map_err(at)?;
         let done = set(args, &volume, kind);
         // The first failure is reported.
-        let closed = volume.close();
+        let closed = how.close_volume(&spec, volume);
         return done.and(closed).map_err(at);
     }
     let volume = how.open_volume(&spec).map_err(at)?;

@@ -60,7 +60,7 @@ pub fn run(
     let tracer = Arc::new(Tracer::new(writer, globals.json));
     let mut arguments = vec![OsString::from("uext4")];
     arguments.extend(args.words);
-    let exit = execute(arguments, Watchers { trace: Some(Arc::clone(&tracer)), rehearsal: None });
+    let exit = execute(arguments, Watchers { trace: Some(Arc::clone(&tracer)), ..Watchers::default() });
     match tracer.finish() {
         Ok(()) => Ok(exit),
         // The reader closed the trace. Keep the command's own status.

@@ -49,7 +49,7 @@ pub fn run(args: &TrimArgs, globals: &Globals) -> Result<(), CliError> {
     let end = args.length.map_or(u64::MAX, |length| args.offset.saturating_add(length));
     let trimmed = volume.trim(args.offset..end, args.minimum);
     // The first failure is reported.
-    let closed = volume.close();
+    let closed = how.close_volume(&spec, volume);
     let trimmed = trimmed.and_then(|trimmed| closed.map(|()| trimmed)).map_err(at)?;
     let mut out = Out::new();
     match globals.json {

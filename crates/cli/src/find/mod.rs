@@ -2,7 +2,7 @@
 
 mod args;
 mod conditions;
-mod glob;
+pub mod glob;
 
 pub use args::FindArgs;
 

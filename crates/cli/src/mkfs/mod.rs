@@ -76,8 +76,8 @@ pub struct MkfsArgs {
     /// The device. A missing image file is created if SIZE is given.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
-    /// Size of the volume in bytes, with k, m, g or t, or `auto`: the smallest one for its files; the whole device by
-    /// default.
+    /// Size of the volume in bytes, with k, m, g or t, or `auto`: the smallest one for its files, which has no journal
+    /// if it has less than 2048 blocks; the whole device by default.
     #[arg(value_name = "SIZE", value_parser = files::size)]
     pub size: Option<Size>,
     /// The same as an option.
@@ -289,7 +289,7 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
         (made, created)
     };
     let name = text::visible(args.device.as_bytes());
-    if made.without_journal {
+    if made.without_journal && !args.is_auto() {
         error::warn(&globals.command, globals.json, &name, "too small for a journal: it has none");
     }
     if args.quiet {
