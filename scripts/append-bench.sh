@@ -29,7 +29,6 @@ rate() {
         --output-format=json --name=append "$@" > "$work/out"
     sed -n '/"write" *:/,$ s/.*"iops" *: *\([0-9.]*\),.*/\1/p' "$work/out" | head -n 1 >> "$work/$name.rates"
 }
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 for _ in $(seq "$rounds"); do
     mount -t ext4 "$device" "$work/mnt"

@@ -29,7 +29,6 @@ milliseconds() {
     "$uext4" io --json "$device:/$2" -c "pwrite $3 -D -b 16k 0 ${mib}m" > "$work/out"
     sed -n 's/.*"seconds": *\([0-9.e-]*\).*/\1/p' "$work/out" | awk '{ printf "%.1f\n", 1000 * $1 }' >> "$work/$1.times"
 }
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 for _ in $(seq "$rounds"); do
     milliseconds atomic pages -A

@@ -35,3 +35,16 @@ unmake() {
     [ -z "$device" ] || losetup -d "$device"
     rm -rf "$work"
 }
+
+# milliseconds NAME COMMAND...: runs it, and adds its time to $work/NAME.times. A failure ends the script.
+milliseconds() {
+    local name=$1 start end
+    shift
+    start=$(date +%s%N)
+    "$@" > "$work/out" 2>&1 || { cat "$work/out"; exit 1; }
+    end=$(date +%s%N)
+    echo $(((end - start) / 1000000)) >> "$work/$name.times"
+}
+
+# median FILE: of the numbers in its lines.
+median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }

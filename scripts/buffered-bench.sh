@@ -21,15 +21,6 @@ device=$(losetup --find --show --direct-io=on "$work/image")
 mkdir "$work/mnt"
 
 # milliseconds NAME COMMAND...
-milliseconds() {
-    local name=$1 start end
-    shift
-    start=$(date +%s%N)
-    "$@" > "$work/out" 2>&1 || { cat "$work/out"; exit 1; }
-    end=$(date +%s%N)
-    echo $(((end - start) / 1000000)) >> "$work/$name.times"
-}
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 cold() { sync; echo 3 > /proc/sys/vm/drop_caches; }
 
 for _ in $(seq "$rounds"); do

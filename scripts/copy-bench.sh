@@ -20,15 +20,6 @@ device=$(losetup --find --show --direct-io=on "$work/image")
 mkdir "$work/mnt"
 head -c "${mib}M" /dev/urandom > "$work/source"
 
-milliseconds() {
-    local name=$1 start end
-    shift
-    start=$(date +%s%N)
-    "$@" > "$work/out" 2>&1 || { cat "$work/out"; exit 1; }
-    end=$(date +%s%N)
-    echo $(((end - start) / 1000000)) >> "$work/$name.times"
-}
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 kernel() {
     mount -t ext4 "$device" "$work/mnt"
     cp "$work/source" "$work/mnt/file"

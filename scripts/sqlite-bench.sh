@@ -49,7 +49,6 @@ milliseconds() {
     [ "$(tail -n 1 "$work/out")" -eq $((5 * transactions)) ] || { echo "sqlite-bench: $name: wrong answer"; exit 1; }
     echo $(((end - start) / 1000)) | awk '{ printf "%.1f\n", $1 / 1000 }' >> "$work/$name.times"
 }
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 kernel() { sqlite3 "$work/mnt/db" < "$1"; }
 ours() { "$program" ${2:+"$2"} "$device" /db < "$1"; }
 

@@ -44,7 +44,6 @@ seconds() {
 kernel() { find "$work/mnt" -printf '%s\n' > "$work/kernel.out"; }
 # A test that every file passes and that needs its inode.
 ours() { "$uext4" find "$device" --links +0 > "$work/ours.out"; }
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 # The highest resident size of one of our walks, MiB. The kernel keeps the mark; the last look comes close.
 memory() {
     local pid high=0 now
