@@ -287,25 +287,37 @@ fn what_is_beside_the_inode_of_the_journal_is_committed_in_full() {
     volume.create_dir("/far", 0o755, &Caller::root()).unwrap();
     volume.sync_all().unwrap();
     assert!(beside("/first") && beside("/1") && !beside("/5") && !beside("/far"));
-    let cases: [(&str, &str, bool, fn(&Volume)); 7] = [
-        ("a file beside it", "/first", true, |volume| {
-            write(&volume.open_file("/first", read_write()).unwrap(), 16_384, 512);
-        }),
-        ("another file", "/5", false, |volume| {
-            write(&volume.open_file("/5", read_write()).unwrap(), 100, 512);
-        }),
-        ("a file beside it and another one", "/5", true, |volume| {
-            write(&volume.open_file("/5", read_write()).unwrap(), 612, 512);
-            write(&volume.open_file("/first", read_write()).unwrap(), 16_896, 512);
-        }),
-        ("a name in a directory beside it", "/new", true, |volume| create(volume, "/new", 10)),
-        ("a name in another directory", "/far/new", false, |volume| create(volume, "/far/new", 10)),
-        ("another name of a file beside it", "/first", true, |volume| {
-            volume.hard_link("/first", "/far/link").unwrap();
-        }),
-        ("a new file beside it", "/far/low", true, |volume| create(volume, "/far/low", 10)),
+    let cases: [(NameChange, bool); 7] = [
+        (
+            ("a file beside it", "/first", |volume| {
+                write(&volume.open_file("/first", read_write()).unwrap(), 16_384, 512);
+            }),
+            true,
+        ),
+        (
+            ("another file", "/5", |volume| {
+                write(&volume.open_file("/5", read_write()).unwrap(), 100, 512);
+            }),
+            false,
+        ),
+        (
+            ("a file beside it and another one", "/5", |volume| {
+                write(&volume.open_file("/5", read_write()).unwrap(), 612, 512);
+                write(&volume.open_file("/first", read_write()).unwrap(), 16_896, 512);
+            }),
+            true,
+        ),
+        (("a name in a directory beside it", "/new", |volume| create(volume, "/new", 10)), true),
+        (("a name in another directory", "/far/new", |volume| create(volume, "/far/new", 10)), false),
+        (
+            ("another name of a file beside it", "/first", |volume| {
+                volume.hard_link("/first", "/far/link").unwrap();
+            }),
+            true,
+        ),
+        (("a new file beside it", "/far/low", |volume| create(volume, "/far/low", 10)), true),
     ];
-    for (name, path, full, change) in cases {
+    for ((name, path, change), full) in cases {
         if path == "/far/low" {
             volume.remove_file("/1").unwrap();
             volume.sync_all().unwrap();
