@@ -102,7 +102,7 @@ pub use face::queue::{Completion, Completions, IoQueue};
 pub use face::read_dir::ReadDir;
 pub use face::replace::Replacement;
 pub use face::shape::Fallocate;
-pub use face::statfs::StatFs;
+pub use face::statfs::{ReservedSpace, StatFs};
 pub use face::target::Target;
 pub use face::to_device::ToDevice;
 pub use face::volume::{LastStats, Volume};

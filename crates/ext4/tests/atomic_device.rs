@@ -209,6 +209,35 @@ fn whatever_the_file_is_the_bytes_are_those_of_the_model() {
     }
 }
 
+/// A map of block pointers takes atomic writes only where the device does them in place.
+#[test]
+fn a_refused_write_keeps_the_privileges_and_the_times() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let made = VolumeBuilder::new(64 << 20).args(["-b", "4096", "-O", "^extent,^64bit"]).build();
+    let memory = Image::load(made.path()).device();
+    let device = Promising::over(memory.clone(), true);
+    let volume = open_rw(device.clone());
+    let file = volume.open_file("/file", read_write().create_new(true)).unwrap();
+    file.write_any_at(&patterned(1, 0, 64 << 10), 0, WriteFlags::empty()).unwrap();
+    file.set_len(1 << 20).unwrap();
+    volume.set_permissions("/file", 0o6755, true).unwrap();
+    volume.sync_all().unwrap();
+    let before = volume.metadata("/file").unwrap();
+    assert_eq!(before.mode & 0o7777, 0o6755);
+    // A hole, past the end, and more than the device promises.
+    for (pos, length) in [(128 << 10, 4096), (1 << 20, 4096), (0, 64 << 10)] {
+        let refused = file.write_any_at(&patterned(2, pos, length), pos, ATOMIC);
+        assert!(matches!(refused, Err(Error::Incompatible { .. })), "{pos}: {refused:?}");
+        assert_eq!(volume.metadata("/file").unwrap(), before, "{pos}");
+    }
+    file.write_any_at(&patterned(3, 0, 4096), 4096, ATOMIC).unwrap();
+    assert_eq!(volume.metadata("/file").unwrap().mode & 0o7777, 0o755);
+    assert_eq!(device.take().0, 1);
+    drop(file);
+    volume.close().unwrap();
+    assert_clean(&*memory);
+}
+
 #[test]
 fn a_failure_is_told_and_aborts_after_fua() {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));

@@ -6,7 +6,7 @@ use crate::crash_named::layouts;
 use common::{
     Image, aligned, assert_same_bytes, buffered, open_rw, patterned, read_all, read_only, read_write, within,
 };
-use layouts::{LARGE, QUOTA, SMALL};
+use layouts::{CLUSTERS, LARGE, POINTERS, QUOTA, SMALL};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -523,13 +523,46 @@ fn blocks_stay_promised_to_pages_after_a_failure() {
         let file = volume.open_file("/file", buffered().create(true)).unwrap();
         let bytes = patterned(2, 0, 300_000);
         file.write_any_at(&bytes, 0, PLAIN).unwrap();
+        let promised = volume.reserved_space().pages;
         let action = FaultAction::Errno(libc::EIO);
-        faults.arm(Fault { action, ..Fault::nth(FaultOn::Op(Op::Write), 1) });
-        assert!(matches!(file.sync_all(), Err(Error::Io { .. })));
+        for _ in 0..3 {
+            faults.arm(Fault { action, ..Fault::nth(FaultOn::Op(Op::Write), 1) });
+            let failed = file.sync_all();
+            assert!(matches!(failed, Err(Error::Io { .. })), "{layout:?}: {failed:?}");
+            assert_eq!(volume.reserved_space().pages, promised, "{layout:?}");
+        }
         fill(&other);
         file.sync_all().unwrap();
         assert_same_bytes(&bytes, &after_a_crash(&*memory, "/file"));
         drop((file, other));
+        ends_clean(volume, &memory);
+    }
+}
+
+/// Where blocks cannot be claimed they are allocated, and freed when the write fails.
+#[test]
+fn blocks_that_a_failed_write_frees_are_promised_again() {
+    for layout in [CLUSTERS, POINTERS] {
+        let memory = layout.image().device();
+        let device = FaultDevice::new(memory.clone());
+        let faults = device.handle();
+        let volume = open_rw(Arc::new(device));
+        let file = volume.open_file("/file", buffered().create(true)).unwrap();
+        let bytes = patterned(2, 0, 300_000);
+        file.write_any_at(&bytes, 0, PLAIN).unwrap();
+        let promised = volume.reserved_space().pages;
+        assert!(promised >= 293, "{promised}");
+        for _ in 0..3 {
+            let action = FaultAction::Errno(libc::EIO);
+            faults.arm(Fault { action, ..Fault::nth(FaultOn::Op(Op::Write), 1) });
+            let failed = file.sync_all();
+            assert!(matches!(failed, Err(Error::Io { .. })), "{layout:?}: {failed:?}");
+            assert_eq!(volume.reserved_space().pages, promised, "{layout:?}");
+        }
+        file.sync_all().unwrap();
+        assert_eq!(volume.reserved_space().pages, 0);
+        assert_same_bytes(&bytes, &after_a_crash(&*memory, "/file"));
+        drop(file);
         ends_clean(volume, &memory);
     }
 }

@@ -8,7 +8,7 @@ use common::{Image, open_rw, patterned, read_all, read_only, read_write, within}
 use std::sync::Arc;
 use std::time::Duration;
 use uext4::device::{MemoryDevice, Op};
-use uext4::{Error, QueueOptions, Result, State, Volume, VolumeOptions, WriteFlags};
+use uext4::{Error, QueueOptions, ReservedSpace, Result, State, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::device::{Fault, FaultDevice, FaultHandle, FaultOn};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
@@ -149,6 +149,7 @@ fn a_failed_write_into_a_hole_leaves_the_hole() {
         assert!(failed.is_err(), "queued: {queued}");
         assert_eq!(state_at(hole), State::Hole, "queued: {queued}");
         assert_eq!(volume.statfs().unwrap(), room, "queued: {queued}");
+        assert_eq!(volume.reserved_space(), ReservedSpace::default(), "queued: {queued}");
     }
     handle.clear();
     file.write_at(&patterned(1, hole, 4096), hole).unwrap();

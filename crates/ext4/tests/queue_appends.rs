@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use uext4::device::{Device, LatencyDevice, Op};
 use uext4::{
-    Completion, Counter, Fallocate, File, FileSlot, IoQueue, OpenOptions, QueueOptions, Result, Volume,
-    WriteFlags,
+    Completion, Counter, Fallocate, File, FileSlot, IoQueue, OpenOptions, QueueOptions, ReservedSpace,
+    Result, Volume, WriteFlags,
 };
 use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultHandle, FaultOn, LateDevice, LateHandle};
 use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
@@ -55,6 +55,7 @@ impl Bed {
         let Bed { device, volume, file, scratch, .. } = self;
         assert_same_bytes(bytes, &read_all(&file));
         drop(file);
+        assert_eq!(volume.reserved_space(), ReservedSpace::default());
         volume.close().unwrap();
         let path = scratch.file("after.img");
         Image::of(&*device).save(&path);
@@ -431,6 +432,64 @@ fn a_queue_that_goes_ends_its_appends() {
         drop(queue);
         bed.end(&data(0, 12 * BLOCK));
     }
+}
+
+/// Whatever becomes of an append, what was reserved for it is returned.
+#[test]
+fn failed_appends_leave_nothing_reserved() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    let fault = || Fault {
+        times: u64::MAX,
+        action: FaultAction::Errno(libc::EIO),
+        ..Fault::nth(FaultOn::Op(Op::Write), 1)
+    };
+    let reserved = |bed: &Bed| {
+        let ReservedSpace { writes, maps, .. } = bed.volume.reserved_space();
+        (writes, maps > 0)
+    };
+    let bed = Bed::new();
+    let (mut queue, slot) = bed.queue();
+    for dropped in [false, true] {
+        send_blocks(&mut queue, slot, 0, 8, PLAIN);
+        let held = bed.late.held();
+        assert_eq!(reserved(&bed), (8, true), "in flight");
+        bed.faults.arm(fault());
+        bed.late.land();
+        drop(held);
+        if dropped {
+            drop(std::mem::replace(&mut queue, bed.queue().0));
+        } else {
+            assert!(all(&mut queue, 8).into_iter().all(|done| done.result.is_err()));
+        }
+        bed.faults.clear();
+        assert_eq!((bed.file.size(), reserved(&bed)), (0, (0, false)), "dropped: {dropped}");
+    }
+    drop(queue);
+    // In the calling thread: past the end, and into a hole.
+    for pos in [0, 40 * BLOCK] {
+        bed.file.set_len(20 * BLOCK).unwrap();
+        bed.faults.arm(fault());
+        assert!(bed.file.write_any_at(&data(0, 4 * BLOCK), pos, PLAIN).is_err());
+        bed.faults.clear();
+        assert_eq!(reserved(&bed), (0, false), "{pos}");
+    }
+    bed.file.set_len(0).unwrap();
+    // Until the volume is full.
+    let mut size = 0;
+    while bed.file.write_any_at(&data(size, 64 * BLOCK), size, PLAIN).is_ok() {
+        size += 64 * BLOCK;
+        assert_eq!(reserved(&bed), (0, false), "{size}");
+    }
+    let (mut queue, slot) = bed.queue();
+    for _ in 0..4 {
+        let mut buffer = queue.buffer((64 * BLOCK) as usize).unwrap();
+        buffer.copy_from_slice(&data(size, 64 * BLOCK));
+        queue.write(slot, size, buffer, PLAIN, 0).unwrap();
+        assert!(all(&mut queue, 1)[0].result.is_err());
+        assert_eq!(reserved(&bed), (0, false), "a full volume");
+    }
+    drop(queue);
+    bed.end(&data(0, size));
 }
 
 /// Two queues append in turns: each waits for the other.

@@ -2,14 +2,14 @@
 
 use crate::common;
 
-use common::{Image, aligned, assert_clean, open_ro, open_rw, read_only, read_write};
+use common::{Image, aligned, assert_clean, buffered, open_ro, open_rw, patterned, read_only, read_write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 use uext4::device::Device;
 use uext4::explain::Query;
 use uext4::plan::{Durability, Sync};
-use uext4::{Counter, File, QueueOptions, Timestamp, Volume, VolumeOptions, WriteFlags};
+use uext4::{Counter, Fallocate, File, QueueOptions, Timestamp, Volume, VolumeOptions, WriteFlags};
 use uext4_testkit::{Need, Scratch, VolumeBuilder, e2fsck_clean, needs, oracle, with_kernel};
 
 const BLOCK: usize = 4096;
@@ -79,6 +79,58 @@ fn durable_times(image: &Image) {
         let (modified, changed) = after_crash(&*device, &format!("/{n}"));
         assert!(modified == changed && modified >= told && !is_old(&*device, &format!("/{n}")), "{n}");
     }
+    assert_clean(&*device);
+}
+
+/// The change counter of a file on the device (`i_version`).
+fn version(device: &dyn Device, path: &str) -> u64 {
+    let scratch = Scratch::new(64 << 20);
+    let image = scratch.file("volume.img");
+    let copy = Image::of(device).device();
+    open_rw(copy.clone()).close().unwrap();
+    Image::of(&*copy).save(&image);
+    let told = oracle::debugfs(&image, &format!("stat {path}"));
+    let version = told.split("Version: 0x").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
+    u64::from_str_radix(&version.replace(':', ""), 16).unwrap()
+}
+
+/// As on Linux, the version counts what sets the time of a change.
+#[test]
+fn every_change_of_the_times_is_a_new_version() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("debugfs"), Need::Tool("e2fsck"));
+    let device = image(1, &[]).device();
+    let volume = open_rw(device.clone());
+    let direct = volume.open_file("/0", read_write()).unwrap();
+    let pages = volume.open_file("/0", buffered()).unwrap();
+    let write = |file: &File, pos: u64, length: usize| {
+        file.write_any_at(&patterned(pos, pos, length), pos, WriteFlags::empty()).unwrap();
+    };
+    let changes: [(&str, &dyn Fn()); 9] = [
+        ("overwrite", &|| overwrite(&direct, WriteFlags::empty())),
+        ("overwrite of pages", &|| write(&pages, 100, 100)),
+        ("append", &|| write(&direct, 4 * BLOCK as u64, BLOCK)),
+        ("append of pages", &|| write(&pages, 5 * BLOCK as u64, 100)),
+        ("cut", &|| direct.set_len(5 * BLOCK as u64).unwrap()),
+        ("punch", &|| direct.fallocate(Fallocate::Punch, 0, BLOCK as u64).unwrap()),
+        ("pages over a hole", &|| write(&pages, 10, 10)),
+        ("link", &|| volume.hard_link("/0", "/link").unwrap()),
+        ("mode", &|| volume.set_permissions("/0", 0o600, true).unwrap()),
+    ];
+    let mut known = version(&*device, "/0");
+    for (name, change) in changes {
+        // Times have the steps of the kernel's coarse clock.
+        std::thread::sleep(Duration::from_millis(20));
+        change();
+        direct.sync_all().unwrap();
+        volume.sync_all().unwrap();
+        let next = version(&*device, "/0");
+        assert!(next > known, "{name}: {next} after {known}");
+        direct.sync_all().unwrap();
+        assert_eq!(version(&*device, "/0"), next, "{name}: nothing was changed since");
+        known = next;
+    }
+    drop((direct, pages));
+    volume.close().unwrap();
     assert_clean(&*device);
 }
 

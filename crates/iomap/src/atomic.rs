@@ -90,7 +90,7 @@ impl<F: FileSystem> Engine<F> {
             return Ok(None);
         }
         // Alone in the file, so that readers see all or nothing.
-        let _alone = self.close_gate(file, range, help)?;
+        let alone = self.close_gate(file, range, help)?;
         let mut pieces = Pieces::new();
         if state.view().is_extended_by(range) || state.kind().is_held() {
             return Ok(None);
@@ -103,10 +103,12 @@ impl<F: FileSystem> Engine<F> {
         if !place.is_multiple_of(range.length) {
             return Ok(None);
         }
+        let bytes = self.in_one(data, range.length)?;
+        self.begin_atomic(file, &alone)?;
         let plan = self.decide(file, request, &mut Mapping::Due, false)?;
         let fua = plan.durability == Durability::Fua;
         let how = if fua { WriteDurability::Fua } else { WriteDurability::Cached };
-        let written = match self.device.write_atomic(&self.in_one(data, range.length)?, place, how) {
+        let written = match self.device.write_atomic(&bytes, place, how) {
             Err(DeviceError::Unsupported(_)) => return Ok(None),
             written => written.map_err(Error::from),
         };
@@ -144,8 +146,11 @@ impl<F: FileSystem> Engine<F> {
             return Ok(false);
         }
         let guard = self.close_gate(file, range, help)?;
-        Ok(file.state().kind() == MapKind::Inline
-            && self.fs.write_inline(&file.inode, &guard, range.pos, data)?)
+        if file.state().kind() != MapKind::Inline {
+            return Ok(false);
+        }
+        self.begin_atomic(file, &guard)?;
+        self.fs.write_inline(&file.inode, &guard, range.pos, data)
     }
 
     /// Writes the data to the claimed blocks, and puts them into the file.
@@ -159,6 +164,7 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<(), F::Error> {
         self.send_apart(data, range.length, &self.fs.swap_places(&swap))?;
         let guard = self.close_gate(file, range, help)?;
+        self.begin_atomic(file, &guard)?;
         let size = file.state().size();
         if range.pos > size {
             // Bytes between the old end and this write become visible.
@@ -172,7 +178,7 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
-    /// Waits until nobody else is in the file, and clears its privileges. Pages of the range are out of the way until
+    /// Waits until nobody else is in the file. Pages of the range are out of the way until
     /// the gate is open again: one that was changed meanwhile holds the bytes of before around the change.
     fn close_gate<'g>(
         &self,
@@ -181,7 +187,7 @@ impl<F: FileSystem> Engine<F> {
         help: &mut dyn FnMut(),
     ) -> Result<Sole<'g>, F::Error> {
         let state = file.state();
-        let sole = loop {
+        loop {
             let cached = state.is_cached().then(|| state.make_pages(&self.pages.totals));
             let pages = cached.map(|cache| self.settle(file, cache, range, help)).transpose()?;
             let gate = state.gate.lock_exclusive(true, help);
@@ -190,18 +196,22 @@ impl<F: FileSystem> Engine<F> {
             }
             // If the pages were not locked, another thread may have begun to keep some.
             if pages.is_some() || !state.is_cached() {
-                break Sole::new(gate, pages);
+                return Ok(Sole::new(gate, pages));
             }
-        };
-        if state.is_privileged() {
+        }
+    }
+
+    /// Clears privileges and notes the time, once nothing is left that would refuse the write.
+    fn begin_atomic(&self, file: &OpenFile<F>, alone: &Sole<'_>) -> Result<(), F::Error> {
+        if file.state().is_privileged() {
             self.fs.check_privileges(&file.inode)?;
-            self.fs.drop_privileges(&file.inode, &sole)?;
+            self.fs.drop_privileges(&file.inode, alone)?;
             self.counters.bump(Counter::PrivilegesDropped);
         }
         if file.notes_writes() {
-            sole.mark_written();
+            alone.mark_written();
         }
-        Ok(sole)
+        Ok(())
     }
 
     /// Writes the data to these ranges of the device, in order. Their lengths add up to `length`, that of the data.

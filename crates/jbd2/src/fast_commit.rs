@@ -183,3 +183,77 @@ impl Journal {
         write(&**self.log_device(), self.fast_place(area, 0)?, &zeroes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CommitHooks, JournalOptions, LogRun, RunMap};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
+    use uext4_blockdev::{BufferPool, WriteDurability};
+    use uext4_buffer::{BufferCache, CacheOptions};
+
+    /// Bytes per block, blocks of the log, and the block behind it.
+    const BLOCK: u32 = 1024;
+    const LOG: u32 = 1056;
+    const DATA: u64 = 8 + LOG as u64;
+
+    /// Refuses once; after that it has forgotten what was declared.
+    #[derive(Default)]
+    struct Forgetful(AtomicBool);
+
+    impl CommitHooks for Forgetful {
+        fn describe(&self, _: &FastCommitRoom) -> FastCommitContents {
+            match self.0.swap(true, Ordering::SeqCst) {
+                false => FastCommitContents::Full(FullCommit::File),
+                true => FastCommitContents::Nothing,
+            }
+        }
+    }
+
+    /// An empty log of version 2 with 16 blocks for fast commits.
+    fn journal() -> Journal {
+        let device = MemoryDevice::new(MemoryOptions::new((DATA + 8) * u64::from(BLOCK))).unwrap();
+        let mut bytes = BufferPool::new(4096).unwrap().take(BLOCK as usize).unwrap();
+        bytes.fill(0);
+        let fields = [(0, 0xC03B_3998), (4, 4), (12, BLOCK), (16, LOG), (20, 1), (24, 41), (40, 32), (64, 1)];
+        for (offset, value) in fields.into_iter().chain([(84, 16)]) {
+            bytes[offset..offset + 4].copy_from_slice(&[24, 16, 8, 0].map(|shift| (value >> shift) as u8));
+        }
+        device.write_at(&bytes, 8 * u64::from(BLOCK), WriteDurability::Cached).unwrap();
+        let cache = BufferCache::new(Arc::new(device), &CacheOptions::new(BLOCK)).unwrap();
+        let map = RunMap::new(vec![LogRun { log_block: 0, physical: 8, length: LOG }]).unwrap();
+        let options = JournalOptions { fast_commits: true, ..JournalOptions::default() };
+        let journal = Journal::open_with(cache, Arc::new(map), Arc::default(), &options).unwrap();
+        journal.set_hooks(Arc::new(Forgetful::default()));
+        journal
+    }
+
+    fn change(journal: &Journal) -> Tid {
+        let mut handle = journal.start(1).unwrap();
+        let pin = journal.cache().pin(DATA).unwrap();
+        handle.change_for(&pin, 1, |bytes| bytes[0] += 1).unwrap();
+        handle.declare();
+        let tid = handle.tid();
+        handle.stop().unwrap();
+        tid
+    }
+
+    /// Between a refusal and the full commit another thread may get the turn. Nothing is declared any more then, and
+    /// nothing is durable.
+    #[test]
+    fn after_a_refusal_only_a_full_commit_will_do() {
+        let journal = journal();
+        journal.datasync(change(&journal)).unwrap();
+        let tid = change(&journal);
+        let area = journal.fast.as_deref().unwrap();
+        let attempt = || {
+            let _turn = journal.turn.take_unless(|| false).unwrap();
+            journal.try_fast(area, tid).unwrap()
+        };
+        assert!(matches!(attempt(), Attempt::Full(FullCommit::File)));
+        assert!(matches!(attempt(), Attempt::Full(FullCommit::Undeclared)));
+        journal.sync(tid).unwrap();
+        assert_eq!(journal.last_committed(), tid);
+    }
+}

@@ -4,6 +4,7 @@ mod commit;
 mod common;
 mod crash;
 mod e2fsprogs;
+mod fast_commit;
 mod handles;
 mod open;
 mod oracle;

@@ -104,6 +104,44 @@ fn descriptors_and_bitmaps() {
     assert_eq!(short.kind, CorruptKind::Truncated("inode bitmap"));
 }
 
+/// An edit flips bits of a bitmap and adjusts its checksum by them. Many bits are summed anew.
+#[test]
+fn a_bitmap_checksum_adjusted_for_flipped_bits_is_the_right_one() {
+    for arguments in [&["-t", "ext4", "-b", "1024"][..], &["-t", "ext4", "-b", "4096", "-N", "1000"]] {
+        let image = Image::new(40, arguments);
+        let sb = image.superblock();
+        let geometry = &sb.geometry;
+        let counts = [geometry.clusters_per_group(), geometry.inodes_per_group()];
+        assert_ne!(counts[0], counts[1]);
+        let mut descriptor = image.descriptor(&sb, Group(0));
+        let places = [descriptor.block_bitmap, descriptor.inode_bitmap];
+        let mut bitmaps = places.map(|place| image.block(&sb, place).to_vec());
+        let mut adjusted = 0;
+        for round in 0..3000_u32 {
+            let which = (round % 2) as usize;
+            let count = counts[which];
+            // Ends of bytes and of the bitmap, and places anywhere.
+            let first = [0, 8, round.wrapping_mul(2_654_435_761) % count][(round / 2 % 3) as usize];
+            let longest = if round % 7 == 0 { count } else { 40 };
+            let length = 1 + round.wrapping_mul(40_503) % longest;
+            let end = if round % 11 == 0 { first.max(count - 9) + 1 } else { (first + length).min(count) };
+            for bit in first..end {
+                bitmaps[which][bit as usize / 8] ^= 1 << (bit % 8);
+            }
+            let (bitmap, bits) = (&bitmaps[which], first..end);
+            if which == 0 {
+                descriptor.flip_block_bitmap_csum(bitmap, bits, &sb).unwrap();
+                descriptor.verify_block_bitmap(bitmap, Group(0), &sb).unwrap();
+            } else {
+                descriptor.flip_inode_bitmap_csum(bitmap, bits, &sb).unwrap();
+                descriptor.verify_inode_bitmap(bitmap, Group(0), &sb).unwrap();
+            }
+            adjusted += u32::from(end - first < 3000);
+        }
+        assert!(adjusted > 2000, "{adjusted}");
+    }
+}
+
 #[test]
 fn narrow_descriptors_refuse_wide_values() {
     let image = Image::new(16, &["-t", "ext4", "-b", "1024", "-O", "^64bit"]);

@@ -36,6 +36,12 @@ pub(super) struct Preallocation {
     run: Run,
 }
 
+impl Preallocation {
+    pub(super) fn blocks(&self) -> u64 {
+        self.run.count
+    }
+}
+
 /// Windows by file.
 pub(super) type Windows = BTreeMap<Ino, Preallocation>;
 

@@ -12,7 +12,7 @@
 //! itself fails if there are none.
 
 use super::Space;
-use super::claims::Windows;
+use super::claims::{Preallocation, Windows};
 use super::group::{check_inode_used, place_of_inode};
 use super::inode::{self, NewInode};
 use super::reserve::set_aside;
@@ -68,11 +68,33 @@ pub(super) struct Account {
 #[derive(Default)]
 struct Late {
     clusters: u64,
+    /// Used up since pages began to go home.
+    spent: u64,
     /// Some of the pages go home now. What else the file allocates gets none of it.
     goes_home: bool,
 }
 
+/// What is reserved in memory and not marked in a bitmap, in clusters. Each is counted once.
+pub(crate) struct Reserved {
+    /// For writes under way.
+    pub(crate) claimed: u64,
+    /// For the next appends of files.
+    pub(crate) windows: u64,
+    /// For maps.
+    pub(crate) promised: u64,
+    /// For pages.
+    pub(crate) late: u64,
+}
+
 impl Account {
+    fn reserved(&self) -> Reserved {
+        let windows: u64 = self.windows.values().map(Preallocation::blocks).sum();
+        let late: u64 = self.late.values().map(|late| late.clusters).sum();
+        // Volumes with clusters have no claims.
+        let claimed = self.allocator.claimed_blocks() - windows;
+        Reserved { claimed, windows, promised: self.promised - late, late }
+    }
+
     /// Clusters available to a caller without a promise.
     pub(super) fn available(&self, ground: &Ground) -> u64 {
         self.free.saturating_sub(self.kept(ground)).saturating_sub(self.promised)
@@ -96,6 +118,7 @@ impl Account {
         if let Some(late) = self.late.get_mut(&ino).filter(|late| late.goes_home) {
             let spent = clusters.min(late.clusters);
             late.clusters -= spent;
+            late.spent += spent;
             self.promised -= spent;
             self.late_clusters.fetch_sub(spent, Ordering::Relaxed);
         }
@@ -105,8 +128,17 @@ impl Account {
     pub(super) fn promise_again(&mut self, ino: Ino, clusters: u64) {
         if let Some(late) = self.late.get_mut(&ino) {
             late.clusters += clusters;
+            late.spent = late.spent.saturating_sub(clusters);
             self.promised += clusters;
             self.late_clusters.fetch_add(clusters, Ordering::Relaxed);
+        }
+    }
+
+    /// A file gave up clusters. If its pages go home, they got those for nothing: as many as they used up are promised
+    /// again.
+    fn gave_back(&mut self, ino: Ino, clusters: u64) {
+        if let Some(late) = self.late.get(&ino).filter(|late| late.goes_home) {
+            self.promise_again(ino, clusters.min(late.spent));
         }
     }
 
@@ -271,7 +303,7 @@ impl FreeSpace {
     /// Pages of a file begin to go home, or are there: in between, its allocations use up the promises.
     pub(crate) fn go_home(&self, ino: Ino, begins: bool) {
         if let Some(late) = self.account.lock().late.get_mut(&ino) {
-            late.goes_home = begins;
+            (late.goes_home, late.spent) = (begins, 0);
         }
     }
 
@@ -284,6 +316,11 @@ impl FreeSpace {
     /// Whether pages of a file go home. Limits of quota do not hold for them: none did when they were written.
     pub(crate) fn goes_home(&self, ino: Ino) -> bool {
         self.account.lock().late.get(&ino).is_some_and(|late| late.goes_home)
+    }
+
+    /// What is reserved in memory now.
+    pub(crate) fn reserved(&self) -> Reserved {
+        self.account.lock().reserved()
     }
 
     /// Clusters that are promised to pages of files. Waits for nobody.
@@ -381,6 +418,18 @@ impl FreeSpace {
     }
 }
 
+impl Drop for FreeSpace {
+    fn drop(&mut self) {
+        // Claims and promises keep it, and pages may never go home.
+        let account = self.account.get_mut();
+        let Reserved { claimed, promised, .. } = account.reserved();
+        debug_assert!(
+            std::thread::panicking() || (claimed, promised) == (0, 0),
+            "{claimed} claimed and {promised} promised clusters were not given back"
+        );
+    }
+}
+
 /// Clusters reserved for the holder.
 pub struct Promise {
     space: Arc<FreeSpace>,
@@ -449,6 +498,7 @@ impl Space for Nodes<'_> {
         account.allocator.give_back(blocks, ino, runs)?;
         let clusters: u64 = runs.iter().map(|(_, count)| count.div_ceil(size)).sum();
         account.free += clusters;
+        account.gave_back(ino, clusters);
         Ok(())
     }
 }

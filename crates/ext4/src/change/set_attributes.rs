@@ -94,7 +94,6 @@ impl Files<'_> {
                     inode.state.set_privileged(true);
                 }
                 edit.stamp(now, false);
-                edit.count_version();
                 edit.store(blocks, Change::Attributes)?;
                 if !touches_xattrs && set.flags.is_none() && set.project.is_none() {
                     blocks.declare(inode.ino(), 0..0);

@@ -136,7 +136,6 @@ impl Files<'_> {
                     return Ok(());
                 }
                 edit.stamp(now(), false);
-                edit.count_version();
                 edit.store(blocks, Change::Attributes)?;
                 if let Wanted::Value {
                     space: XattrIndex::Security, name: CAPABILITY, value: Some(_), ..

@@ -1,6 +1,7 @@
 //! How full a volume is, as `statfs(2)` reports for a mounted one.
 
 use crate::alloc::reserve::set_aside;
+use crate::alloc::shared::Reserved;
 use crate::face::volume::Volume;
 use crate::ground::error::Result;
 use crate::inode::Ext4State;
@@ -27,7 +28,28 @@ pub struct StatFs {
     pub free_inodes: u64,
 }
 
+/// Space that is reserved in memory only, in clusters (blocks, on volumes without clusters). Most of it still counts as
+/// free; nobody else can allocate it. A crash forgets it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReservedSpace {
+    /// For the data of writes that are under way.
+    pub writes: u64,
+    /// For blocks of maps that these may need.
+    pub maps: u64,
+    /// For the next appends of files that grow, until they are closed or others find no room.
+    pub appends: u64,
+    /// For pages that are not home yet. These do not count as free.
+    pub pages: u64,
+}
+
 impl Volume {
+    /// What is reserved in memory now. Without requests under way, `writes` and `maps` are 0.
+    pub fn reserved_space(&self) -> ReservedSpace {
+        let Reserved { claimed, windows, promised, late } = self.shared.fs.reserved();
+        ReservedSpace { writes: claimed, maps: promised, appends: windows, pages: late }
+    }
+
     /// Space and inodes in use, counted as the kernel does at mount (`ext4_statfs` and `ext4_calculate_overhead` in
     /// fs/ext4/super.c): free counts come from the group descriptors.
     ///

@@ -143,14 +143,11 @@ impl Draft {
         Ok(())
     }
 
-    /// Counts a change. Old records have room for 32 bits only.
-    pub(crate) fn count_version(&mut self) {
+    /// Sets the time of a change of the inode, and of its contents if those changed. The version counts such changes.
+    pub(crate) fn stamp(&mut self, now: Timestamp, contents: bool) {
+        // Old records have room for 32 bits only.
         let next = self.disk.version.wrapping_add(1);
         self.disk.version = if self.disk.extra_isize < VERSION_END { next & 0xffff_ffff } else { next };
-    }
-
-    /// Sets the time of a change of the inode, and of its contents if those changed.
-    pub(crate) fn stamp(&mut self, now: Timestamp, contents: bool) {
         let now = storable(now, self.disk.extra_isize, TIMES_END);
         self.disk.changed = now;
         if contents {

@@ -370,7 +370,6 @@ impl<'s, 'g> Step<'s, 'g> {
             }
             if names {
                 edit.stamp(now, true);
-                edit.count_version();
                 let mut known = edit.inode().state.map.lock();
                 edit.store(blocks, Change::Data)?;
                 if grown {

@@ -2,7 +2,7 @@
 
 mod hooks;
 
-use crate::alloc::shared::{FreeSpace, Promise};
+use crate::alloc::shared::{FreeSpace, Promise, Reserved};
 use crate::change::Files;
 use crate::change::append::Appending;
 use crate::change::orphans::Orphans;
@@ -55,6 +55,11 @@ impl Ext4 {
     /// Clusters promised to pages that are not home yet.
     pub(crate) fn late_clusters(&self) -> u64 {
         self.space.late_clusters()
+    }
+
+    /// What is reserved in memory.
+    pub(crate) fn reserved(&self) -> Reserved {
+        self.space.reserved()
     }
 
     /// Discards the free blocks of a group: see [`FreeSpace::trim_group`].

@@ -4,7 +4,8 @@
 use super::{assert_says, image, open};
 use crate::alloc::Space;
 use crate::alloc::group::{Changed, descriptor};
-use crate::alloc::search::{Allocator, Wish};
+use crate::alloc::search::{Allocator, Run, Wish};
+use crate::alloc::shared::FreeSpace;
 use crate::ground::blocks::Blocks;
 use crate::ground::credits;
 use crate::ground::direct::Direct;
@@ -102,6 +103,40 @@ fn fill(ground: &Ground, left: usize) -> Vec<Pblk> {
     let mut allocator = Allocator::new(ground);
     allocator.release(0, u64::MAX);
     back
+}
+
+/// Blocks were found for pages that go home, but not for the map, or their write failed.
+#[test]
+fn what_pages_give_back_is_promised_to_them_again() {
+    needs!(Need::Tool("mke2fs"));
+    let (volume, _) = bed("^has_journal", InodeFlags::EXTENTS);
+    let ground = volume.state();
+    let (space, mut blocks) = (FreeSpace::new(ground), Direct(ground));
+    let late = || space.reserved().late;
+    let find = |blocks: &mut Direct<'_>, data_of| {
+        let wish = Wish { goal: Pblk(5000), least: 1, most: 4, limit: u64::MAX };
+        space.allocate(blocks, data_of, &wish, 0).unwrap()
+    };
+    let give_back = |blocks: &mut Direct<'_>, run: Run| {
+        space.open().give_back(blocks, INO, &[(run.first, run.count)]).unwrap();
+    };
+    space.promise_late(ground, INO, 10, 0).unwrap();
+    let early = find(&mut blocks, Some(INO));
+    assert_eq!((early.count, late()), (4, 10), "no page goes home");
+    space.go_home(INO, true);
+    let run = find(&mut blocks, Some(INO));
+    assert_eq!(late(), 6);
+    give_back(&mut blocks, run);
+    assert_eq!(late(), 10);
+    give_back(&mut blocks, early);
+    assert_eq!(late(), 10, "it had used up no promise");
+    let run = find(&mut blocks, Some(INO));
+    space.go_home(INO, false);
+    space.go_home(INO, true);
+    give_back(&mut blocks, run);
+    assert_eq!(late(), 6, "those pages are home");
+    space.end_late(INO);
+    assert_eq!((late(), space.late_clusters(), space.reserved().promised), (0, 0, 0));
 }
 
 fn extent(logical: u32, length: u32, unwritten: bool) -> Extent {
