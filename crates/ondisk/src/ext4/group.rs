@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::superblock::Superblock;
 use crate::bytes::{high16, high32, index, join16, join32, low16, low32, record, record_mut};
-use crate::checksum::{CRC16_INIT, crc16, csum, csum_of_flips, csum_without};
+use crate::checksum::{CRC16_INIT, crc16, csum, csum_le32, csum_of_flips, csum_without};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::flags::named_flags;
 use crate::numbers::{BlockRange, Group, Pblk};
@@ -115,7 +115,7 @@ fn checksum_of(bytes: &[u8], group: Group, sb: &Superblock) -> Option<u16> {
     let before = bytes.get(..CHECKSUM_OFFSET)?;
     let after = bytes.get(CHECKSUM_END..).unwrap_or_default();
     if sb.features.metadata_csum() {
-        let seed = sb.checksum_seed_of(group.0.to_le_bytes());
+        let seed = csum_le32(sb.checksum_seed(), group.0);
         let usual = csum_without::<USUAL_SIZE>(seed, bytes, &[CHECKSUM_OFFSET]);
         let sum = usual.unwrap_or_else(|| csum(csum(csum(seed, before), &[0, 0]), after));
         Some(low16(sum))

@@ -9,7 +9,7 @@ use raw::{RawExtra, RawInode};
 use super::features::{Incompat, RoCompat};
 use super::superblock::Superblock;
 use crate::bytes::{high16, high32, join16, join32, le32_at, low16, low32, put, record, record_mut};
-use crate::checksum::{csum, csum_without};
+use crate::checksum::{csum, csum_le32, csum_without};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
 use parts::{decode_time, encode_time};
@@ -88,8 +88,7 @@ pub struct Inode {
 
 /// The seed of all checksums that belong to one inode: its own, its extent blocks, its directory blocks.
 pub fn inode_checksum_seed(sb: &Superblock, inode: Ino, generation: u32) -> u32 {
-    let both = u64::from(inode.0) | u64::from(generation) << 32;
-    sb.checksum_seed_of(both.to_le_bytes())
+    csum_le32(csum_le32(sb.checksum_seed(), inode.0), generation)
 }
 
 /// The record of one inode: exactly as many bytes as the volume's inodes have.

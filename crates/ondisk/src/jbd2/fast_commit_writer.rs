@@ -4,7 +4,7 @@
 //! fs/ext4/fast_commit.c). So every other record leaves room for the tag and length of one more.
 
 use super::fast_commit::{FastCommitRecord, HEAD_SIZE, NAME_MAX, Name};
-use crate::checksum::csum;
+use crate::checksum::{csum, csum_le32};
 use crate::error::EncodeError;
 
 const STRUCTURE: &str = "fast commit";
@@ -85,10 +85,10 @@ impl FastCommitWriter {
     /// Adds tag, length and so much of the value as the checksum covers.
     fn put(&mut self, tag: u16, length: usize, value: &[u8]) -> Result<(), EncodeError> {
         let length = u16::try_from(length).map_err(|_| EncodeError::new(STRUCTURE, "fc_len"))?;
-        for part in [&tag.to_le_bytes()[..], &length.to_le_bytes(), value] {
-            self.checksum = csum(self.checksum, part);
-            self.bytes.extend_from_slice(part);
-        }
+        let head = u32::from(tag) | u32::from(length) << 16;
+        self.checksum = csum(csum_le32(self.checksum, head), value);
+        self.bytes.extend_from_slice(&head.to_le_bytes());
+        self.bytes.extend_from_slice(value);
         Ok(())
     }
 }
