@@ -148,6 +148,13 @@ impl GroupDescriptor {
         group: Group,
         sb: &Superblock,
     ) -> Result<GroupDescriptor, Corrupt> {
+        let descriptor = GroupDescriptor::decode_known(bytes, group, sb)?;
+        descriptor.check_locations(group, sb).map_err(|fault| fault.in_group(group))?;
+        Ok(descriptor)
+    }
+
+    /// The same of a descriptor that [`GroupDescriptor::decode`] has accepted, and whose locations are as they were.
+    pub fn decode_known(bytes: &[u8], group: Group, sb: &Superblock) -> Result<GroupDescriptor, Corrupt> {
         let fault = |fault: Corrupt| fault.in_group(group);
         let bytes = whole(bytes, sb).map_err(fault)?;
         let low: &RawLow = record(bytes, STRUCTURE).map_err(fault)?;
@@ -156,9 +163,7 @@ impl GroupDescriptor {
         } else {
             None
         };
-        let descriptor = GroupDescriptor::from_halves(low, high);
-        descriptor.check_locations(group, sb).map_err(fault)?;
-        Ok(descriptor)
+        Ok(GroupDescriptor::from_halves(low, high))
     }
 
     fn from_halves(low: &RawLow, high: Option<&RawHigh>) -> GroupDescriptor {
@@ -255,6 +260,11 @@ impl GroupDescriptor {
             record_mut::<RawLow>(bytes, STRUCTURE)?.checksum.set(sum);
         }
         Ok(())
+    }
+
+    /// Refuses what [`GroupDescriptor::encode`] refuses of a record that is long enough.
+    pub fn check_fits(&self, sb: &Superblock) -> Result<(), EncodeError> {
+        if sb.geometry.desc_size() >= HIGH_PART_SIZE { Ok(()) } else { self.check_narrow() }
     }
 
     /// Whether all values fit a 32-byte descriptor. Bitmap checksums are cut there, as the format says.
