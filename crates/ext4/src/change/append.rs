@@ -202,7 +202,7 @@ impl Files<'_> {
         let runs = appending.claim.runs().len();
         Journaled::run(self.state, "append", self.credits(levels, runs as u32, runs as u32), |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(None);
             }
             let mut map = inode.state.map.lock();

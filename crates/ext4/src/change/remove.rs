@@ -173,7 +173,7 @@ impl Files<'_> {
         let (credits, groups) = self.removal_credits(inode.disk().uses_extents(), levels, 1);
         Journaled::run(self.state, "remove blocks", credits + 1, |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(Ok(Step::Again));
             }
             let map = inode.state.map.lock();
