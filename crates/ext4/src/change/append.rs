@@ -101,7 +101,7 @@ impl Files<'_> {
         };
         let runs: Vec<Run> =
             appending.holes().into_iter().zip(appending.claim.runs()).map(published).collect();
-        map.add(appending.blocks.start, appending.blocks.end, &runs)?;
+        map.allocated(appending.blocks.start, appending.blocks.end, &runs)?;
         Ok(Some(appending))
     }
 

@@ -294,9 +294,13 @@ impl Inode {
         update_inode_checksum(bytes, inode, sb)
     }
 
+    /// Whether the record has room for the size.
+    pub fn has_room_for_size(&self, sb: &Superblock) -> bool {
+        i64::try_from(self.size).is_ok() && (wide_size(self.mode, sb) || high32(self.size) == 0)
+    }
+
     fn encode_base(&self, raw: &mut RawInode, sb: &Superblock) -> Result<(), EncodeError> {
-        let wide_size = wide_size(self.mode, sb);
-        if i64::try_from(self.size).is_err() || (!wide_size && high32(self.size) != 0) {
+        if !self.has_room_for_size(sb) {
             return Err(EncodeError::new(STRUCTURE, "size"));
         }
         raw.mode.set(self.mode);
@@ -307,7 +311,7 @@ impl Inode {
         raw.size_lo.set(low32(self.size));
         // Without meaning for this kind of file the high half is left alone, so that decoding and encoding
         // keeps it.
-        if wide_size {
+        if wide_size(self.mode, sb) {
             raw.size_hi.set(high32(self.size));
         }
         raw.access.set(encode_time(self.accessed, self.extra_isize >= ACCESS_EXTRA_END, "accessed")?.0);
