@@ -186,7 +186,8 @@ impl<'a> DirBlock<'a> {
                 if found.is_empty() || !is_valid(found) {
                     return Err(CorruptKind::DirEntryName);
                 }
-                if found == name {
+                // Names that are made one after another have the same length and differ in their last byte.
+                if found.len() == name.len() && found.last() == name.last() && found == name {
                     return Ok(Some(FoundEntry { offset, record_length, inode, before }));
                 }
             }
