@@ -15,7 +15,7 @@ use crate::gate::InodeGuard;
 use crate::inode::InodeState;
 use crate::mapping::{MapKind, Piece, Range, State};
 use crate::pipeline::{Filled, Fresh, Mapping};
-use crate::plan::{Durability, GateMode, JournalWork, Plan, Request, Route};
+use crate::plan::{Durability, Edges, GateMode, JournalWork, Plan, Request, Route};
 use crate::write_plan::{may_share, shares_gate};
 use uext4_blockdev::WriteDurability;
 
@@ -151,10 +151,10 @@ impl<F: FileSystem> Engine<F> {
         inode: &F::Inode,
         guard: &InodeGuard<'_>,
         extension: F::Extension,
-        fresh: Option<Fresh<F>>,
+        mut fresh: Option<Fresh<F>>,
         size: u64,
     ) -> Result<(), F::Error> {
-        let mut filled = Filled::of(fresh.into_iter().collect());
+        let mut filled = Filled::of(fresh.as_mut_slice());
         let reserves = filled.as_mut().map_or_else(Vec::new, Filled::take_reserves);
         let blocks = filled.as_ref().map_or(&[][..], Filled::blocks);
         self.counters.bump(Counter::Extensions);
@@ -221,7 +221,7 @@ impl<F: FileSystem> Writing<'_, F> {
     fn run(&self) -> Result<(), F::Error> {
         let (fs, inode) = (&self.engine.fs, &self.file.inode);
         match self.plan.journal {
-            JournalWork::None | JournalWork::Handle => self.send(),
+            JournalWork::None | JournalWork::Handle => self.send(None),
             JournalWork::Extend => {
                 let extension = fs.extend_begin(inode, self.request.range)?;
                 match self.fill() {
@@ -237,8 +237,8 @@ impl<F: FileSystem> Writing<'_, F> {
                 }
             }
             _ => {
-                let fresh = self.fill()?;
-                self.engine.convert(fresh.into_iter().collect()).into_iter().collect()
+                let mut fresh = self.fill()?;
+                self.engine.convert_one(fresh.as_mut_slice())
             }
         }
     }
@@ -246,7 +246,7 @@ impl<F: FileSystem> Writing<'_, F> {
     /// Allocates, zeroes, then writes the data. Returns the blocks to convert.
     fn fill(&self) -> Result<Option<Fresh<F>>, F::Error> {
         let (visible, rest) = self.split();
-        let first = self.take(visible)?;
+        let mut first = self.take(visible)?;
         let fresh = self.take(rest)?;
         if let Some(window) = self.short_window() {
             self.zero_old_tail()?;
@@ -258,9 +258,9 @@ impl<F: FileSystem> Writing<'_, F> {
             let block = self.file.state().view().block_size();
             let (start, end) = (visible.pos / block * block, visible.end().next_multiple_of(block));
             self.zero(start, end, State::Unwritten)?;
-            self.engine.convert(first.into_iter().collect()).into_iter().collect::<Result<(), _>>()?;
+            self.engine.convert_one(first.as_mut_slice())?;
         }
-        self.send()?;
+        self.send(fresh.as_ref().and_then(Fresh::piece))?;
         Ok(fresh)
     }
 
@@ -314,6 +314,9 @@ impl<F: FileSystem> Writing<'_, F> {
     fn zero_edges(&self) -> Result<(), F::Error> {
         let (edges, Range { pos, .. }, end) =
             (self.plan.zero_edges, self.request.range, self.request.range.end());
+        if edges == Edges::default() {
+            return Ok(());
+        }
         // Zero the old tail first: the new data may start in the same block.
         self.zero_old_tail()?;
         let block = u64::from(self.engine.geometry.logical_block);
@@ -334,10 +337,14 @@ impl<F: FileSystem> Writing<'_, F> {
         self.engine.zero_by(self.file, bytes, state, write)
     }
 
-    /// Sends the data.
-    fn send(&self) -> Result<(), F::Error> {
-        if !self.request.bounced {
-            return self.send_part(self.request.range, self.data);
+    /// Sends the data: to `piece`, if its place is known.
+    fn send(&self, piece: Option<Piece>) -> Result<(), F::Error> {
+        match (self.request.bounced, piece, self.data) {
+            (false, Some(piece), [part]) if piece.logical == self.request.range.pos => {
+                return self.write(part, self.plan.place(&piece)?);
+            }
+            (false, ..) => return self.send_part(self.request.range, self.data),
+            (true, ..) => {}
         }
         let Range { mut pos, .. } = self.request.range;
         for buf in self.data {

@@ -88,23 +88,29 @@ impl Pending {
     pub fn take_batch(&mut self) -> Option<Batch> {
         let set = self.0.as_mut().filter(|set| !set.due.is_empty())?;
         let tickets = std::mem::take(&mut set.due);
-        let mut all: Vec<_> = tickets.iter().map(|&ticket| set.ranges[ticket as usize].clone()).collect();
-        all.sort_unstable_by_key(|range| range.start);
-        let mut ranges: Vec<Range<u64>> = Vec::with_capacity(all.len());
-        for range in all {
-            match ranges.last_mut() {
-                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => ranges.push(range),
+        let mut ranges: Vec<_> = tickets.iter().map(|&ticket| set.ranges[ticket as usize].clone()).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|range, last| {
+            let joins = range.start <= last.end;
+            if joins {
+                last.end = last.end.max(range.end);
             }
-        }
+            joins
+        });
         Some(Batch { tickets, ranges })
     }
 
     /// Removes a batch that was converted and published, or has failed for good. Call under the same hold of the map
     /// lock as the publication. Returns its ranges.
     pub fn finish(&mut self, batch: Batch) -> Vec<Range<u64>> {
-        self.free(batch.tickets);
-        batch.ranges
+        let Batch { mut tickets, ranges } = batch;
+        self.free(tickets.iter().copied());
+        if let Some(set) = self.0.as_mut().filter(|set| set.due.capacity() == 0 && tickets.capacity() <= KEPT)
+        {
+            tickets.clear();
+            set.due = tickets;
+        }
+        ranges
     }
 
     /// Whether `blocks` overlaps any range: then its blocks must not be zeroed. The answer holds while the map lock is

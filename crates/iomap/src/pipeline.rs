@@ -267,9 +267,16 @@ impl<F: FileSystem> Engine<F> {
         let pending = map.pending().add(blocks.clone());
         drop(map);
         let inode = file.inode.clone();
-        let mut fresh = Fresh { inode, blocks, pending: Some(pending), reserve: None, append: None };
+        let pending = Some(pending);
+        let mut fresh = Fresh { inode, blocks, piece: None, pending, reserve: None, append: None };
         self.fill_holes(file, request, plan, nowait, &fresh.blocks)?;
-        if !self.holds(file, &request.range, State::Unwritten)? {
+        let mut holds = false;
+        self.for_each_piece(file, request.range, |piece| {
+            holds |= piece.state == State::Unwritten;
+            fresh.piece = (piece.length == request.range.length).then_some(*piece);
+            Ok(())
+        })?;
+        if !holds {
             return Ok(None);
         }
         let blocks = fresh.blocks.clone();
@@ -321,7 +328,8 @@ impl<F: FileSystem> Engine<F> {
     pub(crate) fn convert(&self, filled: Vec<Fresh<F>>) -> Vec<Result<(), F::Error>> {
         if filled.len() <= 1 {
             let count = filled.len();
-            return std::iter::repeat_n(self.convert_one(filled), count).collect();
+            let mut filled = filled;
+            return std::iter::repeat_n(self.convert_one(&mut filled), count).collect();
         }
         let mut groups: Vec<Vec<Fresh<F>>> = Vec::new();
         let mut known: HashMap<*const F::Inode, usize> = HashMap::new();
@@ -334,12 +342,12 @@ impl<F: FileSystem> Engine<F> {
             groups[group].push(fresh);
             order.push(group);
         }
-        let results: Vec<_> = groups.into_iter().map(|group| self.convert_one(group)).collect();
+        let results: Vec<_> = groups.iter_mut().map(|group| self.convert_one(group)).collect();
         order.into_iter().map(|group| results[group].clone()).collect()
     }
 
     /// Converts what writes of one inode have filled.
-    fn convert_one(&self, group: Vec<Fresh<F>>) -> Result<(), F::Error> {
+    pub(crate) fn convert_one(&self, group: &mut [Fresh<F>]) -> Result<(), F::Error> {
         let Some(mut filled) = Filled::of(group) else { return Ok(()) };
         let reserves = filled.take_reserves();
         let appends = std::mem::take(&mut filled.appends);
@@ -360,6 +368,8 @@ impl<F: FileSystem> Engine<F> {
 pub(crate) struct Fresh<F: FileSystem> {
     inode: Arc<F::Inode>,
     blocks: Blocks,
+    /// Where all its data goes, if to one place. Pending blocks are not moved, so this holds as long as it.
+    piece: Option<Piece>,
     /// `None` once handed over.
     pending: Option<Pending>,
     reserve: Option<F::Reserve>,
@@ -382,8 +392,20 @@ impl<F: FileSystem> Fresh<F> {
                 fresh
             }
             // Its blocks are not in the map: nothing is pending.
-            None => Fresh { inode: inode.clone(), blocks: 0..0, pending: None, reserve: None, append },
+            None => Fresh {
+                inode: inode.clone(),
+                blocks: 0..0,
+                piece: None,
+                pending: None,
+                reserve: None,
+                append,
+            },
         }
+    }
+
+    /// The place of all its data, if it is one.
+    pub(crate) fn piece(&self) -> Option<Piece> {
+        self.piece
     }
 }
 
@@ -407,12 +429,12 @@ pub(crate) struct Filled<F: FileSystem> {
 
 impl<F: FileSystem> Filled<F> {
     /// Collects the blocks that writes of one inode have filled. `None` if there are none.
-    pub(crate) fn of(mut group: Vec<Fresh<F>>) -> Option<Self> {
+    pub(crate) fn of(group: &mut [Fresh<F>]) -> Option<Self> {
         let inode = group.first()?.inode.clone();
         let reserves = group.iter_mut().filter_map(|fresh| fresh.reserve.take()).collect();
         let appends = group.iter_mut().filter_map(|fresh| fresh.append.take()).collect();
         let mut writer = F::state(&inode).map.lock();
-        for fresh in &mut group {
+        for fresh in group {
             if let Some(pending) = fresh.pending.take() {
                 writer.pending().complete(pending);
             }

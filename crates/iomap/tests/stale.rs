@@ -230,7 +230,7 @@ fn what_is_recent_goes_into_the_snapshot() {
     convert(&bed, &[0..1]);
     assert!(bytes() > before, "beside the snapshot");
     let noted = bytes();
-    for _ in 0..8 {
+    for _ in 0..16 {
         map.find(0);
     }
     assert!(bytes() < noted, "in the snapshot after some looks");

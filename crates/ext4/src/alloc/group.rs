@@ -14,6 +14,7 @@ use crate::ground::state::{Ground, is_system_file};
 use crate::ground::totals::Delta;
 use crate::ground::trace::Role;
 use std::ops::Range;
+use std::sync::Arc;
 use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, Superblock};
 use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 
@@ -31,6 +32,9 @@ fn corrupt(kind: CorruptKind, group: Group) -> Error {
 /// # Errors
 /// [`Error::Corrupt`], and those of the body.
 pub(crate) fn descriptor(blocks: &impl Blocks, group: Group) -> Result<GroupDescriptor> {
+    if let Some(descriptor) = blocks.last_descriptor().and_then(|last| last.of(group)) {
+        return Ok(descriptor);
+    }
     let superblock = &blocks.ground().superblock;
     let (block, offset) = descriptor_place(blocks, group)?;
     if !blocks.ground().were_sound() {
@@ -43,8 +47,7 @@ pub(crate) fn descriptor(blocks: &impl Blocks, group: Group) -> Result<GroupDesc
     let verify = |bytes: &[u8]| blocks.ground().verify_descriptors(group, block, bytes);
     let decoded = blocks.look_verified(block, verify, |bytes| {
         let bytes = bytes.get(offset..).unwrap_or_default();
-        GroupDescriptor::decode_unverified(bytes, group, superblock)
-            .map_err(|corrupt| corrupt.at_block(block))
+        GroupDescriptor::decode_known(bytes, group, superblock).map_err(|corrupt| corrupt.at_block(block))
     })?;
     Ok(decoded?)
 }
@@ -59,12 +62,15 @@ fn descriptor_place(blocks: &impl Blocks, group: Group) -> Result<(Pblk, usize)>
 fn store_descriptor(blocks: &mut impl Blocks, group: Group, descriptor: &GroupDescriptor) -> Result<()> {
     let (block, offset) = descriptor_place(blocks, group)?;
     blocks.describe(block, Role::GroupDescriptor(group));
-    let end = offset + usize::from(blocks.ground().superblock.geometry.desc_size());
-    let missing = || corrupt(CorruptKind::GroupDescriptorField("number"), group);
-    let mut raw =
-        blocks.look(block, |bytes| bytes.get(offset..end).map(<[u8]>::to_vec))?.ok_or_else(missing)?;
-    descriptor.encode(&mut raw, group, &blocks.ground().superblock)?;
-    blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(&raw)))?;
+    let superblock = Arc::clone(&blocks.ground().superblock);
+    descriptor.check_fits(&superblock)?;
+    let encode =
+        |bytes: &mut [u8]| descriptor.encode(bytes.get_mut(offset..).unwrap_or_default(), group, &superblock);
+    let last =
+        |blocks: &_, stored| Blocks::last_descriptor(blocks).into_iter().for_each(|last| last.set(stored));
+    last(blocks, None);
+    blocks.change(block, encode)??;
+    last(blocks, Some((group, *descriptor)));
     Ok(())
 }
 
@@ -172,9 +178,11 @@ pub(crate) fn mark(blocks: &mut impl Blocks, group: Group, clusters: Range<u32>,
     blocks.ground().totals.change(group, Delta { free_clusters: freed, ..Delta::default() });
     descriptor.free_clusters = left;
     blocks.describe(place, Role::BlockBitmap(group));
-    blocks.change(place, |bytes| put_bits(bytes, clusters.clone(), used))?;
-    let superblock = &blocks.ground().superblock;
-    blocks.look(place, |bytes| descriptor.flip_block_bitmap_csum(bytes, clusters, superblock))??;
+    let superblock = Arc::clone(&blocks.ground().superblock);
+    blocks.change(place, |bytes| {
+        put_bits(bytes, clusters.clone(), used);
+        descriptor.flip_block_bitmap_csum(bytes, clusters, &superblock)
+    })??;
     store_descriptor(blocks, group, &descriptor)
 }
 
@@ -465,9 +473,11 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
     descriptor.free_inodes = free;
     let place = descriptor.inode_bitmap;
     blocks.describe(place, Role::InodeBitmap(group));
-    blocks.change(place, |bytes| put_bit(bytes, index, used))?;
-    let superblock = &blocks.ground().superblock;
-    blocks.look(place, |bytes| descriptor.flip_inode_bitmap_csum(bytes, index..index + 1, superblock))??;
+    let superblock = Arc::clone(&blocks.ground().superblock);
+    blocks.change(place, |bytes| {
+        put_bit(bytes, index, used);
+        descriptor.flip_inode_bitmap_csum(bytes, index..index + 1, &superblock)
+    })??;
     store_descriptor(blocks, group, &descriptor)
 }
 

@@ -342,6 +342,9 @@ impl Allocator {
 /// # Errors
 /// [`Error::Corrupt`] if bitmap or descriptor are damaged, or mark them used. Those of the body.
 pub(super) fn mark_claimed(blocks: &mut impl Blocks, run: Run) -> Result<()> {
+    if let Some((group, clusters)) = only_part(blocks.ground(), run.first, run.count) {
+        return mark_used(blocks, group, clusters);
+    }
     for (group, clusters) in parts(blocks.ground(), run.first, run.count)? {
         mark_used(blocks, group, clusters)?;
     }
@@ -385,6 +388,15 @@ fn cluster_start(ground: &Ground, group: Group, cluster: u32) -> Pblk {
     let geometry = &ground.superblock.geometry;
     let start = geometry.group_first_block(group).map_or(0, Pblk::get);
     Pblk(start + u64::from(cluster) * u64::from(geometry.cluster_blocks()))
+}
+
+/// The clusters that a run touches, if they lie in one group.
+fn only_part(ground: &Ground, first: Pblk, count: u64) -> Option<(Group, Range<u32>)> {
+    let geometry = &ground.superblock.geometry;
+    let (group, index) = geometry.group_of_block(first)?;
+    let last = u64::from(index) + count.checked_sub(1)?;
+    let log = geometry.cluster_log();
+    (last < u64::from(geometry.group_blocks(group)?)).then(|| (group, index >> log..(last >> log) as u32 + 1))
 }
 
 /// The clusters that a run touches, by group.
@@ -486,8 +498,10 @@ fn in_inode(error: Error, ino: Ino) -> Error {
 /// The only run, if it lies in one group.
 fn single(blocks: &impl Blocks, ino: Ino, runs: &[(Pblk, u64)]) -> Result<Option<(Group, Range<u32>)>> {
     let [(first, count)] = runs else { return Ok(None) };
-    let mut parts = parts(blocks.ground(), *first, *count).map_err(|error| in_inode(error, ino))?;
-    Ok(parts.pop().filter(|_| parts.is_empty()))
+    if let Some(only) = only_part(blocks.ground(), *first, *count) {
+        return Ok(Some(only));
+    }
+    parts(blocks.ground(), *first, *count).map(|_several| None).map_err(|error| in_inode(error, ino))
 }
 
 /// The cluster of a group to search from.

@@ -73,7 +73,7 @@ impl Files<'_> {
         let levels = self.depth(inode);
         Journaled::run(self.state, "allocate", self.credits(levels, 1, 1), |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(Ok(Step::Again));
             }
             if inode.is_limited() && !self.space.goes_home(inode.ino()) {

@@ -101,7 +101,7 @@ impl Files<'_> {
         };
         let runs: Vec<Run> =
             appending.holes().into_iter().zip(appending.claim.runs()).map(published).collect();
-        map.add(appending.blocks.start, appending.blocks.end, &runs)?;
+        map.allocated(appending.blocks.start, appending.blocks.end, &runs)?;
         Ok(Some(appending))
     }
 
@@ -202,7 +202,7 @@ impl Files<'_> {
         let runs = appending.claim.runs().len();
         Journaled::run(self.state, "append", self.credits(levels, runs as u32, runs as u32), |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(None);
             }
             let mut map = inode.state.map.lock();

@@ -93,7 +93,7 @@ impl Files<'_> {
     ) -> Result<()> {
         Journaled::run(self.state, "convert", self.credits(levels, leaves, runs), |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(());
             }
             let mut map = inode.state.map.lock();

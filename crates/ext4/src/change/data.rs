@@ -104,7 +104,7 @@ impl Files<'_> {
         let _kept = self.load_edges(inode, work, first..last)?;
         Journaled::run(self.state, "journaled data", fixed + room, |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(at);
             }
             let _map = inode.state.map.lock();

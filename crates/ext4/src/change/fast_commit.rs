@@ -11,7 +11,7 @@ use crate::ground::direct::Direct;
 use crate::ground::error::Result;
 use crate::ground::state::{Ground, is_system_file};
 use crate::ground::tracking::{ChangedName, Declared, NameChange};
-use crate::inode::draft::{Draft, place_of};
+use crate::inode::draft::Draft;
 use crate::inode::fields::journals_data;
 use std::ops::Range;
 use uext4_jbd2::{FastCommitContents, FastCommitRoom, FullCommit};
@@ -83,7 +83,7 @@ fn takes_names(ground: &Ground, ino: Ino) -> Result<bool> {
     Ok(disk.file_type() == Some(FileType::Directory)
         && disk.links > 0
         && !disk.flags.intersects(InodeFlags::CASEFOLD | InodeFlags::ENCRYPT | InodeFlags::INLINE_DATA)
-        && !is_beside_journal(ground, &draft)?)
+        && !is_beside_journal(ground, &draft))
 }
 
 /// Describes a new file, with attributes in its record. `false` if no record can.
@@ -95,7 +95,7 @@ fn describe_new(
 ) -> Result<bool> {
     let draft = Draft::load(&Direct(ground), ino)?;
     if !is_describable(ground, &draft)
-        || is_beside_journal(ground, &draft)?
+        || is_beside_journal(ground, &draft)
         || draft.disk.xattr_block.get() != 0
     {
         return Ok(false);
@@ -112,7 +112,7 @@ fn describe_file(
     blocks: &Range<u32>,
 ) -> Result<bool> {
     let draft = Draft::load(&Direct(ground), ino)?;
-    if !is_describable(ground, &draft) || is_beside_journal(ground, &draft)? {
+    if !is_describable(ground, &draft) || is_beside_journal(ground, &draft) {
         return Ok(false);
     }
     if !describe_ranges(ground, writer, &draft, blocks)? {
@@ -169,9 +169,13 @@ fn is_describable(ground: &Ground, draft: &Draft) -> bool {
 
 /// Whether a record is in the block of the journal's. e2fsck 1.47.0 keeps that block in memory from before it replays
 /// the log: with a fast commit of another inode there it undoes what the log changed.
-fn is_beside_journal(ground: &Ground, draft: &Draft) -> Result<bool> {
-    let Some(journal) = ground.superblock.journal_inode() else { return Ok(false) };
-    Ok(place_of(ground, journal)?.0 == draft.place.0)
+fn is_beside_journal(ground: &Ground, draft: &Draft) -> bool {
+    let geometry = &ground.superblock.geometry;
+    // The table of a group has no blocks of others.
+    let block = |ino: Ino| {
+        geometry.group_of_inode(ino).map(|(group, index)| (group, geometry.inode_table_position(index).0))
+    };
+    ground.superblock.journal_inode().is_some_and(|journal| block(journal) == block(draft.ino))
 }
 
 fn delete(writer: &mut FastCommitWriter, ino: Ino, blocks: Range<u32>) -> Result<()> {

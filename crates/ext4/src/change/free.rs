@@ -259,7 +259,7 @@ impl Files<'_> {
             if Form::of(&draft.disk).is_none() {
                 return Ok(());
             }
-            let levels = depth(self.state, &draft.disk);
+            let levels = depth(&draft.disk);
             // One more revoke block, and for pointers the blocks at both ends of the range.
             let (credits, groups) = self.removal_credits(draft.disk.uses_extents(), levels, 2);
             let step = |blocks: &mut Journaled<'_>| self.free_step(blocks, ino, at, groups as usize);

@@ -66,7 +66,7 @@ use orphans::Orphans;
 use std::ops::Range;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
-use uext4_ondisk::ext4::{ExtentNode, Inode as DiskInode, NodeLimits};
+use uext4_ondisk::ext4::{Inode as DiskInode, root_depth};
 
 /// How often an allocation waits for a commit that releases blocks.
 const COMMITS_FOR_ROOM: usize = 3;
@@ -207,7 +207,7 @@ impl Files<'_> {
 
     /// Levels of the tree below its root. Damage to the root is reported by the edit.
     pub(crate) fn depth(&self, inode: &Inode) -> u16 {
-        depth(self.state, &inode.disk())
+        depth(&inode.disk())
     }
 
     /// Credits to change leaves of a tree, which may have grown by one level.
@@ -216,7 +216,6 @@ impl Files<'_> {
     }
 }
 
-fn depth(state: &Ext4State, disk: &DiskInode) -> u16 {
-    let root = ExtentNode::root(&disk.i_block, NodeLimits::root(&state.superblock));
-    root.map_or(0, |root| root.depth())
+fn depth(disk: &DiskInode) -> u16 {
+    root_depth(&disk.i_block).unwrap_or(0)
 }

@@ -143,7 +143,7 @@ impl Files<'_> {
         let count = part.extents.len() as u32;
         Journaled::run(self.state, "appends", self.credits(levels, count, count), |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(None);
             }
             let mut map = inode.state.map.lock();

@@ -22,7 +22,7 @@ use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::Change;
 use crate::map::{self, edit};
-use std::collections::BTreeSet;
+use arrayvec::ArrayVec;
 use std::ops::Range;
 use uext4_iomap::gate::InodeGuard;
 use uext4_iomap::snapshot::BLOCKS_END;
@@ -32,6 +32,8 @@ use uext4_ondisk::{Corrupt, CorruptKind, Lblk, Pblk};
 
 /// Most groups in which one step frees blocks.
 const GROUPS: u32 = 32;
+/// Groups in which a step frees blocks.
+type Touched = ArrayVec<u64, { GROUPS as usize }>;
 /// The first number past all blocks of a map.
 pub(super) const END: u32 = u32::MAX;
 
@@ -123,6 +125,10 @@ impl Files<'_> {
         if end == END || blocks.is_empty() {
             return Ok(None);
         }
+        // Most punches divide an extent. Only where there is no room at once does it matter whether this one does.
+        if let Some(promise) = self.try_promise(inode, blocks.clone()) {
+            return Ok(Some(promise));
+        }
         let body = Direct(self.state);
         let draft = Draft::load(&body, inode.ino())?;
         let extent = edit::last_leaf(&body, &draft, &(end - 1..end))?.find(Lblk(end - 1));
@@ -173,7 +179,7 @@ impl Files<'_> {
         let (credits, groups) = self.removal_credits(inode.disk().uses_extents(), levels, 1);
         Journaled::run(self.state, "remove blocks", credits + 1, |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(Ok(Step::Again));
             }
             let map = inode.state.map.lock();
@@ -286,19 +292,22 @@ fn last_part(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>, groups: us
     while end > range.start {
         let leaf = edit::last_leaf(blocks, draft, &(range.start..end))?;
         let part = leaf.window.start.max(range.start)..end;
-        let inside = leaf.extents.iter().filter_map(|extent| edit::within(extent, &part));
-        let (mut touched, mut taken, mut cut) = (BTreeSet::new(), Vec::new(), part.start);
-        for extent in inside.rev() {
-            let (kept, all) = fitting(blocks, &extent, &mut touched, groups);
-            taken.extend(kept);
+        let mut extents = leaf.extents;
+        extents.retain_mut(|extent| edit::within(extent, &part).map(|inside| *extent = inside).is_some());
+        let (mut touched, mut cut) = (Touched::new(), part.start);
+        for at in (0..extents.len()).rev() {
+            let (kept, all) = fitting(blocks, &extents[at], &mut touched, groups);
             if !all {
-                cut = taken.last().map_or(cut, |first| first.logical.get());
+                extents.drain(..at + usize::from(kept.is_none()));
+                if let (Some(kept), Some(first)) = (kept, extents.first_mut()) {
+                    *first = kept;
+                }
+                cut = extents.first().map_or(cut, |first| first.logical.get());
                 break;
             }
         }
-        if !taken.is_empty() {
-            taken.reverse();
-            return Ok(Some(Last { blocks: cut..end, extents: taken }));
+        if !extents.is_empty() {
+            return Ok(Some(Last { blocks: cut..end, extents }));
         }
         end = part.start;
     }
@@ -309,7 +318,7 @@ fn last_part(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>, groups: us
 fn fitting(
     blocks: &impl Blocks,
     extent: &Extent,
-    touched: &mut BTreeSet<u64>,
+    touched: &mut Touched,
     groups: usize,
 ) -> (Option<Extent>, bool) {
     let geometry = &blocks.ground().superblock.geometry;
@@ -318,7 +327,10 @@ fn fitting(
     let (first, last) = (extent.physical.get(), extent.physical.get() + u64::from(extent.length) - 1);
     let group = |block: u64| block.saturating_sub(base) / per;
     for number in (group(first)..=group(last)).rev() {
-        if !touched.contains(&number) && touched.len() == groups {
+        if touched.contains(&number) {
+            continue;
+        }
+        if touched.len() == groups.min(touched.capacity()) {
             // Start at the group after this one.
             let from = (number + 1) * per + base;
             let skipped = (from - first) as u32;
@@ -326,7 +338,7 @@ fn fitting(
             let part = Extent { logical, length: extent.length - skipped, physical: Pblk(from), ..*extent };
             return (Some(part).filter(|_| from <= last), false);
         }
-        touched.insert(number);
+        touched.push(number);
     }
     (Some(*extent), true)
 }

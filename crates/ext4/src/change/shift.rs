@@ -114,7 +114,7 @@ impl Files<'_> {
         let levels = self.depth(inode);
         Journaled::run(self.state, "shift blocks", self.credits(levels, 1, 0), |blocks| {
             let mut edit = inode.edit(blocks)?;
-            if depth(self.state, &edit.disk) > levels {
+            if depth(&edit.disk) > levels {
                 return Ok(left);
             }
             let _map = inode.state.map.lock();

@@ -134,7 +134,7 @@ impl Files<'_> {
     ) -> Result<Option<()>> {
         let new = swap.extents();
         let draft = Draft::load(&Direct(self.state), inode.ino())?;
-        let levels = depth(self.state, &draft.disk);
+        let levels = depth(&draft.disk);
         let before = present(&Direct(self.state), &draft, &swap.blocks)?;
         // A leaf for each end that may split.
         let (leaves, runs) = (before.leaves + 1, (before.extents.len() + new.len()) as u32);
@@ -152,7 +152,7 @@ impl Files<'_> {
             }
             let mut map = inode.state.map.lock();
             let now = present(blocks, &edit, &swap.blocks)?;
-            if depth(self.state, &edit.disk) > levels
+            if depth(&edit.disk) > levels
                 || now.leaves > before.leaves
                 || now.extents.len() > before.extents.len()
             {

@@ -216,7 +216,7 @@ impl Files<'_> {
         while at < end {
             let draft = Draft::load(&Direct(self.state), ino)?;
             let credits = match draft.disk.uses_extents() {
-                true => self.credits(depth(self.state, &draft.disk), 1, 1),
+                true => self.credits(depth(&draft.disk), 1, 1),
                 false => credits::pointers(self.state, 2, 1),
             };
             at = self.with_room(|| {

@@ -13,6 +13,7 @@
 //! transaction is lost.
 
 use super::error::Result;
+use super::groups::LastDescriptor;
 use super::state::Ground;
 use super::trace::Role;
 use uext4_jbd2::Tid;
@@ -86,6 +87,11 @@ pub(crate) trait Blocks {
 
     /// The transaction that the changes belong to; `None` if they are written without one.
     fn transaction(&self) -> Option<Tid> {
+        None
+    }
+
+    /// The group descriptor that was stored last, where all that stores one says so.
+    fn last_descriptor(&self) -> Option<&LastDescriptor> {
         None
     }
 

@@ -5,6 +5,7 @@
 
 use super::blocks::Blocks;
 use super::error::Result;
+use super::groups::LastDescriptor;
 use super::state::Ground;
 use uext4_buffer::Owner;
 use uext4_ondisk::Pblk;
@@ -15,6 +16,10 @@ pub(crate) struct Direct<'g>(pub(crate) &'g Ground);
 impl Blocks for Direct<'_> {
     fn ground(&self) -> &Ground {
         self.0
+    }
+
+    fn last_descriptor(&self) -> Option<&LastDescriptor> {
+        Some(&self.0.last_descriptor)
     }
 
     fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T> {

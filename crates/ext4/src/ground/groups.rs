@@ -22,6 +22,7 @@ use super::error::{Error, Result};
 use super::state::Ground;
 use super::totals::Totals;
 use super::zones::SystemZones;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use uext4_blockdev::{BufferPool, Device};
 use uext4_ondisk::ext4::{Geometry, GroupDescriptor, Superblock};
@@ -52,6 +53,22 @@ fn decode(
         let unverified = GroupDescriptor::decode_unverified(bytes, group, superblock).ok();
         Damaged { fault: fault.at_block(block), table: unverified.map(|descriptor| descriptor.inode_table) }
     })
+}
+
+/// The group descriptor that was stored last: most changes are in the group of the change before. Only who stores one
+/// sets it, under the lock of the groups, so it is never older than the block.
+#[derive(Default)]
+pub(crate) struct LastDescriptor(Mutex<Option<(Group, GroupDescriptor)>>);
+
+impl LastDescriptor {
+    /// That of a group, if it is the one.
+    pub(crate) fn of(&self, group: Group) -> Option<GroupDescriptor> {
+        self.0.lock().filter(|(stored, _)| *stored == group).map(|(_, descriptor)| descriptor)
+    }
+
+    pub(crate) fn set(&self, stored: Option<(Group, GroupDescriptor)>) {
+        *self.0.lock() = stored;
+    }
 }
 
 /// Counts damaged descriptors.
@@ -118,6 +135,9 @@ impl Ground {
     }
 
     fn read_descriptor(&self, group: Group) -> Result<std::result::Result<GroupDescriptor, Damaged>> {
+        if let Some(descriptor) = self.last_descriptor.of(group) {
+            return Ok(Ok(descriptor));
+        }
         let geometry = &self.superblock.geometry;
         let missing =
             || Error::from(Corrupt::from(CorruptKind::GroupDescriptorField("number")).in_group(group));
@@ -127,7 +147,7 @@ impl Ground {
             let verify = |bytes: &[u8]| self.verify_descriptors(group, block, bytes);
             let buffer = self.cache.get_or_verify(block.get(), verify)?;
             let bytes = buffer.get(start..start + size).ok_or_else(missing)?;
-            return Ok(Ok(GroupDescriptor::decode_unverified(bytes, group, &self.superblock)?));
+            return Ok(Ok(GroupDescriptor::decode_known(bytes, group, &self.superblock)?));
         }
         let buffer = self.cache.read(block.get())?;
         let bytes = buffer.get(start..start + size).ok_or_else(missing)?;

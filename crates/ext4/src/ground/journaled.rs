@@ -5,6 +5,7 @@
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
+use super::groups::LastDescriptor;
 use super::order::{Rank, Taken};
 use super::state::Ground;
 use super::trace::{Role, Watched};
@@ -180,6 +181,10 @@ impl<'g> Journaled<'g> {
 impl Blocks for Journaled<'_> {
     fn ground(&self) -> &Ground {
         self.ground
+    }
+
+    fn last_descriptor(&self) -> Option<&LastDescriptor> {
+        Some(&self.ground.last_descriptor)
     }
 
     fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T> {

@@ -1,6 +1,7 @@
 //! The state of an open volume, below its inodes.
 
 use super::damage::DescriptorDamage;
+use super::groups::LastDescriptor;
 use super::lifetime::Written;
 use super::options::Atime;
 use super::quota::Quota;
@@ -21,7 +22,7 @@ use uext4_ondisk::ext4::{MmpBlock, Superblock};
 
 /// An open volume, below its inodes.
 pub(crate) struct Ground {
-    pub(crate) superblock: Superblock,
+    pub(crate) superblock: Arc<Superblock>,
     pub(crate) cache: BufferCache,
     pub(crate) zones: SystemZones,
     /// Names that were looked up.
@@ -30,6 +31,8 @@ pub(crate) struct Ground {
     pub(crate) free_clusters: u64,
     /// Counts of the groups, if the volume is open for writing.
     pub(crate) totals: Totals,
+    /// The descriptor that was stored last.
+    pub(crate) last_descriptor: LastDescriptor,
     pub(crate) map_budget: usize,
     pub(crate) journal: Option<Journal>,
     /// The log, if it is on a device of its own and was needed.

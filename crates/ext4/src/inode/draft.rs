@@ -44,10 +44,17 @@ impl Draft {
         let (block, offset) = place;
         let superblock = &blocks.ground().superblock;
         let size = usize::from(superblock.geometry.inode_size());
-        let raw = blocks.look(block, |bytes| bytes.get(offset..offset + size).map(<[u8]>::to_vec))?;
         let truncated = || Error::from(Corrupt::from(CorruptKind::Truncated("inode table")).in_inode(ino));
-        let raw = raw.ok_or_else(truncated)?;
-        let disk = DiskInode::decode(&raw, ino, superblock).map_err(|corrupt| corrupt.at_block(block))?;
+        let record =
+            |bytes: &[u8]| bytes.get(offset..offset + size).ok_or_else(truncated).map(<[u8]>::to_vec);
+        let at_block = |corrupt: Corrupt| Error::from(corrupt.at_block(block));
+        let verify = |bytes: &[u8]| {
+            let record = bytes.get(offset..offset + size).ok_or_else(truncated)?;
+            // The extra size decides which bytes the checksum covers, so this judges it first.
+            DiskInode::decode(record, ino, superblock).map(drop).map_err(at_block)
+        };
+        let raw = blocks.look_for(block, whom(ino), verify, record)??;
+        let disk = DiskInode::decode_known(&raw, ino, superblock).map_err(at_block)?;
         let charged = Draft::charge_of(blocks.ground(), ino, &disk);
         Ok(Draft { ino, disk, raw, place, charged, allowance: None, values: 0 })
     }
@@ -122,7 +129,8 @@ impl Draft {
         let end = offset + self.raw.len();
         blocks.describe(block, Role::Inode(self.ino));
         let raw = &self.raw;
-        blocks.change(block, |bytes| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(raw)))?;
+        let store = |bytes: &mut [u8]| bytes.get_mut(offset..end).map(|place| place.copy_from_slice(raw));
+        blocks.change_for(block, whom(self.ino), store)?;
         Ok(())
     }
 
@@ -136,11 +144,12 @@ impl Draft {
         let size = self.raw.len();
         blocks.describe(block, Role::Inode(self.ino));
         let link = |bytes: &[u8]| bytes.get(offset..).map_or(0, next_orphan);
+        // As it was when the draft was loaded: it seldom changes.
+        self.disk.deleted = next_orphan(&self.raw);
         loop {
-            self.disk.deleted = blocks.look(block, link)?;
             self.disk.encode(&mut self.raw, self.ino, &blocks.ground().superblock)?;
             let raw = &self.raw;
-            let stored = blocks.change(block, |bytes| {
+            let stored = blocks.change_for(block, whom(self.ino), |bytes| {
                 let same = link(bytes) == self.disk.deleted;
                 if same && let Some(place) = bytes.get_mut(offset..offset + size) {
                     place.copy_from_slice(raw);
@@ -150,8 +159,14 @@ impl Draft {
             if stored {
                 return self.settle_quota(blocks);
             }
+            self.disk.deleted = blocks.look(block, link)?;
         }
     }
+}
+
+/// Names the record of an inode, for which its block was found sound. Blocks of a map have names of their own.
+fn whom(ino: Ino) -> u128 {
+    u128::from(ino.get())
 }
 
 /// Byte offset of the deletion time in a record.

@@ -135,7 +135,13 @@ impl<'a> Edit<'a> {
         let Draft { ino, disk, raw, .. } = &self.draft;
         let core = InodeValue::new(blocks.ground(), *ino, disk.clone(), raw, self.told);
         let syncs = core.flags.contains(InodeFlags::SYNC);
-        *self.inode.core.lock() = Arc::new(core);
+        let mut published = self.inode.core.lock();
+        match Arc::get_mut(&mut published) {
+            // Nobody reads the one before.
+            Some(published) => *published = core,
+            None => *published = Arc::new(core),
+        }
+        drop(published);
         self.inode.state.set_syncs(syncs);
     }
 }

@@ -135,8 +135,7 @@ impl Draft {
     pub(crate) fn set_size(&mut self, ground: &Ground, size: u64) -> Result<()> {
         let superblock = &ground.superblock;
         let before = std::mem::replace(&mut self.disk.size, size);
-        let fits = self.disk.encode(&mut self.raw.clone(), self.ino, superblock).is_ok();
-        if !check_size(superblock, &self.disk, size) || !fits {
+        if !check_size(superblock, &self.disk, size) || !self.disk.has_room_for_size(superblock) {
             self.disk.size = before;
             return Err(Error::Limit(Limit::Map));
         }

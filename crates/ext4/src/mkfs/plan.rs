@@ -177,6 +177,7 @@ fn superblock(options: &Options, sizes: &Sizes, ids: &Ids) -> Result<Superblock>
         encrypt_salt: [0; 16],
         lost_found_inode: 0,
         stored_checksum_seed: if seed { checksum::csum(checksum::CSUM_INIT, &ids.uuid) } else { 0 },
+        seed_of_uuid: Default::default(),
         encoding: if folds { ENCODING_UTF8_12_1 } else { 0 },
         encoding_flags: u16::from(folds && options.extended.strict_encoding == Some(true)),
         orphan_file_inode: 0,

@@ -4,6 +4,7 @@ use crate::ground::error::{Error, Result};
 use crate::ground::recovered::RecoveryState;
 use crate::ground::seal::seal;
 use crate::ground::state::Ground;
+use std::sync::Arc;
 use uext4_blockdev::{Buffer, BufferPool, Device, WriteDurability};
 use uext4_jbd2::{JournalInfo, LogMap, Recovery, mark_empty};
 use uext4_ondisk::ext4::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock};
@@ -20,13 +21,13 @@ pub(super) fn note_journal_error(ground: &mut Ground, journal: &JournalInfo, wri
         return Ok(());
     }
     ground.recovery.note_journal(errno, &ground.superblock);
-    ground.superblock.state |= State::ERRORS;
+    Arc::make_mut(&mut ground.superblock).state |= State::ERRORS;
     if !write {
         return Ok(());
     }
     let device = ground.cache.device().clone();
     let before = superblock_bytes(&*device)?;
-    let (mut bytes, mut superblock) = (before.clone(), ground.superblock.clone());
+    let (mut bytes, mut superblock) = (before.clone(), Superblock::clone(&ground.superblock));
     ground.stamp(&mut superblock);
     encode(&superblock, &mut bytes)?;
     seal(&before, &mut bytes);

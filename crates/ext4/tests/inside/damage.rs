@@ -46,8 +46,8 @@ fn refuses<T>(ground: &Ground, text: &str, edit: impl FnOnce(&mut Direct<'_>) ->
     assert!(contents(ground) == before, "a block was changed");
 }
 
-/// Changes a group's descriptor and repairs its checksum. Its bitmaps are dropped from memory, as each is verified once
-/// per load.
+/// Changes a group's descriptor and repairs its checksum. It and its bitmaps are dropped from memory, as each is
+/// verified once per load.
 pub(super) fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut GroupDescriptor)) {
     let mut blocks = Direct(ground);
     let mut changed = descriptor(&blocks, group).unwrap();
@@ -55,6 +55,7 @@ pub(super) fn patch(ground: &Ground, group: Group, change: impl FnOnce(&mut Grou
     let (block, offset) = ground.superblock.geometry.descriptor_position(group).unwrap();
     let encode = |bytes: &mut [u8]| changed.encode(&mut bytes[offset as usize..], group, &ground.superblock);
     blocks.change(block, encode).unwrap().unwrap();
+    ground.last_descriptor.set(None);
     for bitmap in [changed.block_bitmap, changed.inode_bitmap] {
         spoil(ground, bitmap, |_| ());
     }

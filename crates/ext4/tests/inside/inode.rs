@@ -4,6 +4,7 @@
 use super::Inode;
 use super::edit::Change;
 use crate::Volume;
+use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::options::{OpenOptions, VolumeOptions};
@@ -281,6 +282,33 @@ fn a_change_that_cannot_be_stored_is_not_seen() {
     assert_eq!(inode.disk().uid, 8, "the turn was given back");
     drop(inode);
     bed.finish();
+}
+
+/// A record is verified again whenever somebody else has changed its block, but not after its own changes.
+#[test]
+fn a_record_is_verified_after_changes_of_others() {
+    let bed = Bed::new(2, 1 << 20);
+    let [one, other] = [0, 1].map(|file| bed.inode(bed.ino(file)));
+    let ground = bed.volume.state();
+    let (block, offset) = one.place(ground);
+    assert_eq!(other.place(ground).0, block, "both are in one block");
+    let verified = || ground.cache.stats().verifications;
+    bed.change(&one, Change::Data, |draft| draft.disk.uid = 1);
+    let before = verified();
+    bed.change(&one, Change::Data, |draft| draft.disk.uid = 2);
+    assert_eq!(verified(), before, "nobody else was there");
+    bed.change(&other, Change::Data, |draft| draft.disk.uid = 3);
+    assert_eq!(verified(), before + 1, "the other record is another one");
+    // The block changes, and the last one who knew it is this inode.
+    bed.change(&one, Change::Data, |draft| draft.disk.uid = 4);
+    let damaged = Journaled::run(ground, "a test", 1, |blocks| {
+        blocks.change(block, |bytes| bytes[offset + 2] ^= 1)?;
+        match one.edit(blocks) {
+            Err(Error::Corrupt(fault)) => Ok(fault.kind),
+            _ => panic!("the record is damaged"),
+        }
+    });
+    assert_eq!(damaged.unwrap(), CorruptKind::InodeChecksum);
 }
 
 /// The time of a write is kept in memory, reported at once, and stored with the next change; a time set later wins.

@@ -9,7 +9,7 @@ use crate::door::Payload;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::mapping::{Pieces, Range};
-use crate::pipeline::Mapping;
+use crate::pipeline::{Fresh, Mapping};
 use crate::plan::{Durability, Edges, Finish, GateMode, JournalWork, Plan, Request, WriteFlags};
 use crate::switches::{AllOn, Routing, Switches};
 use crate::write_plan::{may_share, plan_shared_overwrite, shares_gate};
@@ -221,7 +221,10 @@ impl<F: FileSystem> QueueState<F> {
         let file = &attached.file;
         let fresh = self.engine.take_blocks(file, request, plan, nowait)?;
         let mut pieces = Pieces::new();
-        self.engine.load_pieces(file, request.range, &mut pieces)?;
+        match fresh.as_ref().and_then(Fresh::piece) {
+            Some(piece) => pieces.push(piece),
+            None => self.engine.load_pieces(file, request.range, &mut pieces)?,
+        }
         let bits = file.state().block_bits();
         self.engine.count_write(&**self.counters, request, plan, false, bits, file.switches);
         let number = self.take_slot(Slot::new(index, tag, Kind::General, plan.durability, true))?;

@@ -15,14 +15,15 @@ use std::sync::Arc;
 /// Number of changes after which a snapshot of `lines` lines is rebuilt: enough to amortise the pass, which copies most
 /// lines, and few enough to keep a pass within some milliseconds.
 fn changes_max(lines: usize) -> usize {
-    if cfg!(loom) { 2 } else { (lines / 2).clamp(64, 16 * 1024) }
+    if cfg!(loom) { 2 } else { (4 * lines).clamp(256, 16 * 1024) }
 }
 
 /// Number of look-ups in `recent` after which a snapshot of `lines` lines with `changes` changes is rebuilt: a pass
 /// costs as much as these look-ups (5 ns per line, about 200 ns per change; 50 ns per look-up). If each write makes a
-/// few look-ups and then a change, the number of changes alone decides.
+/// few look-ups and then a change, the number of changes alone decides: a change may join others, so that several
+/// writes count as one.
 fn detours_max(lines: usize, changes: u64) -> u64 {
-    if cfg!(loom) { 1 } else { (lines as u64 / 16).clamp(4, 4096) + 4 * changes }
+    if cfg!(loom) { 1 } else { (lines as u64 / 16).clamp(4, 4096) + 8 * changes }
 }
 
 /// A snapshot of at most this many lines is rebuilt at each load: the rebuild takes microseconds, as the load did.
@@ -51,12 +52,25 @@ pub struct MapCell {
 }
 
 /// What is known beside the published snapshot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Beside {
     recent: Recent,
-    /// The snapshot that `recent` changes, if that must not be used without: written blocks in it are gone. Then the
-    /// published one knows nothing, and `recent` is not empty.
-    base: Option<Arc<MapSnapshot>>,
+    /// The snapshot that `recent` changes.
+    base: Arc<MapSnapshot>,
+    /// It must not be used without: written blocks in it are gone. Then the published one knows nothing, and `recent`
+    /// is not empty. Else it is the published one.
+    is_withdrawn: bool,
+}
+
+impl Beside {
+    fn of(base: Arc<MapSnapshot>) -> Beside {
+        Beside { recent: Recent::default(), base, is_withdrawn: false }
+    }
+
+    /// The current map.
+    fn now(&self) -> Now<'_> {
+        Now { base: &self.base, recent: Some(&self.recent) }
+    }
 }
 
 impl Default for MapCell {
@@ -68,15 +82,16 @@ impl Default for MapCell {
 impl MapCell {
     /// A map with all blocks unknown and generation 1 (0 is never a generation).
     pub fn new() -> Self {
+        let unknown = Arc::new(MapSnapshot::unknown());
         MapCell {
             #[cfg(not(loom))]
             number: thread_cache::next_number(),
             generation: AtomicU64::new(1),
             version: AtomicU64::new(1),
-            current: Published::new(Arc::new(MapSnapshot::unknown())),
+            current: Published::new(unknown.clone()),
             recent_len: AtomicU64::new(0),
             detours: AtomicU64::new(0),
-            beside: RwLock::new(Beside::default()),
+            beside: RwLock::new(Beside::of(unknown)),
             writer: Mutex::new(Pending::default()),
         }
     }
@@ -163,9 +178,7 @@ impl MapCell {
             };
         }
         let beside = self.beside.read();
-        let (found, lines) = self.with_base(&beside, |base| {
-            (look(&Now { base, recent: Some(&beside.recent) }), base.lines().len())
-        });
+        let (found, lines) = (look(&beside.now()), beside.base.lines().len());
         drop(beside);
         if self.detours.fetch_add(1, Ordering::Relaxed) + 1 >= detours_max(lines, changes)
             && let Some(mut writer) = self.try_lock()
@@ -173,14 +186,6 @@ impl MapCell {
             writer.renew();
         }
         found
-    }
-
-    /// Runs `look` on the snapshot that the changes beside it change.
-    fn with_base<T>(&self, beside: &Beside, look: impl FnOnce(&MapSnapshot) -> T) -> T {
-        match &beside.base {
-            Some(base) => look(base),
-            None => look(&self.current.load()),
-        }
     }
 
     /// Runs `look` on the current snapshot if this thread keeps it or starts to keep it now. `None`: `look` did not
@@ -201,7 +206,7 @@ impl MapCell {
     /// Bytes of memory that the map takes; approximate, since it is read without the map lock.
     pub(crate) fn resident_bytes(&self) -> usize {
         let beside = self.beside.read();
-        self.with_base(&beside, MapSnapshot::resident_bytes) + beside.recent.len() * Recent::ENTRY_BYTES
+        beside.base.resident_bytes() + beside.recent.len() * Recent::ENTRY_BYTES
     }
 
     /// Takes the map lock if it is free.
@@ -294,6 +299,16 @@ impl MapWriter<'_> {
     /// stay unknown: loading them finds them converted.
     #[doc(hidden)]
     pub fn converted_unchecked(&mut self, blocks: &[Blocks<u64>]) -> Result<(), Error> {
+        if let [blocks] = blocks
+            && let Ok(block) = u32::try_from(blocks.start)
+        {
+            let entry = self.now(|now| now.entry_at(block)).cut_before(blocks.start);
+            if entry.end >= blocks.end && entry.target.kind() == KIND_UNWRITTEN {
+                let target = Target::new(KIND_WRITTEN, entry.target.physical());
+                self.note(|recent| recent.set(Entry { end: blocks.end, target, ..entry }));
+                return Ok(());
+            }
+        }
         let mut entries = Vec::with_capacity(blocks.len());
         let hole = self.now(|now| {
             let all = blocks.iter().flat_map(|blocks| now.entries(blocks.start, blocks.end));
@@ -321,8 +336,10 @@ impl MapWriter<'_> {
     #[doc(hidden)]
     pub fn end_unchecked(&mut self, first: u64, end: u64, runs: Option<&[Run]>) {
         debug_assert!(first < end && end <= super::BLOCKS_END);
-        let few =
-            self.now(|now| now.base.lines().len() > SMALL && now.entries(first, end).nth(FEW).is_none());
+        let few = self.now(|now| {
+            let is_short = end - first <= FEW as u64;
+            now.base.lines().len() > SMALL && (is_short || now.entries(first, end).nth(FEW).is_none())
+        });
         self.note(|recent| match runs {
             Some(runs) => recent.set_all(&entries_of(first, end, runs)),
             None => recent.set(Entry { first, end, target: Target::UNKNOWN }),
@@ -343,8 +360,7 @@ impl MapWriter<'_> {
     }
 
     fn now<T>(&self, look: impl FnOnce(&Now<'_>) -> T) -> T {
-        let beside = self.cell.beside.read();
-        self.cell.with_base(&beside, |base| look(&Now { base, recent: Some(&beside.recent) }))
+        look(&self.cell.beside.read().now())
     }
 
     /// Records changes beside the snapshot and rebuilds it if there are many. Returns its previous number of lines.
@@ -353,7 +369,7 @@ impl MapWriter<'_> {
         change(&mut beside.recent);
         let changes = beside.recent.len();
         self.cell.recent_len.store(changes as u64, Ordering::Release);
-        let lines = self.cell.with_base(&beside, |base| base.lines().len());
+        let lines = beside.base.lines().len();
         drop(beside);
         if changes >= changes_max(lines) {
             self.renew();
@@ -377,8 +393,8 @@ impl MapWriter<'_> {
         let cell = self.cell;
         let mut beside = cell.beside.write();
         // Without changes the snapshot has them all.
-        if beside.base.is_none() && beside.recent.len() > 0 {
-            beside.base = Some(cell.current.load_full());
+        if !beside.is_withdrawn && beside.recent.len() > 0 {
+            beside.is_withdrawn = true;
             cell.current.store(Arc::new(MapSnapshot::unknown()));
             cell.version.fetch_add(1, Ordering::Release);
         }
@@ -387,9 +403,10 @@ impl MapWriter<'_> {
     fn publish(&mut self, snapshot: MapSnapshot) {
         let cell = self.cell;
         let mut beside = cell.beside.write();
-        cell.current.store(Arc::new(snapshot));
+        let snapshot = Arc::new(snapshot);
+        cell.current.store(snapshot.clone());
         cell.version.fetch_add(1, Ordering::Release);
-        let old = std::mem::take(&mut *beside);
+        let old = std::mem::replace(&mut *beside, Beside::of(snapshot));
         cell.detours.store(0, Ordering::Relaxed);
         cell.recent_len.store(0, Ordering::Release);
         drop(beside);

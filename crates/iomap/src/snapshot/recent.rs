@@ -53,6 +53,19 @@ impl Recent {
         here.or_else(|| self.segments.range(block..).find_map(|(_, segment)| segment.first().copied()))
     }
 
+    /// The last entry that starts at or before `block`, and the first one behind it.
+    fn around(&self, block: u64) -> (Option<Entry>, Option<Entry>) {
+        let mut upto = self.segments.range(..=block).rev().map(|(_, segment)| segment);
+        let next = || self.segments.range(block + 1..).find_map(|(_, segment)| segment.first().copied());
+        let Some(last) = upto.next() else { return (None, next()) };
+        let behind = last.partition_point(|entry| entry.first <= block);
+        let left = match behind.checked_sub(1) {
+            Some(index) => Some(last[index]),
+            None => upto.next().and_then(|segment| segment.last().copied()),
+        };
+        (left, last.get(behind).copied().or_else(next))
+    }
+
     /// Adds an entry for blocks that have none.
     fn put(&mut self, entry: Entry) {
         self.len += 1;
@@ -82,8 +95,8 @@ impl Recent {
             self.len -= 1;
             if segment.is_empty() {
                 self.segments.remove(&key);
-            } else if segment.len() < segment.capacity() / 4 {
-                segment.shrink_to(2 * segment.len());
+            } else {
+                shrink(segment);
             }
         }
     }
@@ -136,7 +149,59 @@ impl Recent {
     }
 
     /// Records `entry`, replacing earlier entries of its blocks and joining neighbours that it continues.
-    pub(super) fn set(&mut self, mut entry: Entry) {
+    pub(super) fn set(&mut self, entry: Entry) {
+        if !self.set_in_segment(entry) {
+            self.set_anywhere(entry);
+        }
+    }
+
+    /// The same if all that it touches is inside of one segment, which neither grows too long nor gets empty: most
+    /// changes. `false`: nothing was changed.
+    fn set_in_segment(&mut self, mut entry: Entry) -> bool {
+        let mut segments = self.segments.range_mut(..=entry.first);
+        let Some((_, segment)) = segments.next_back() else { return false };
+        let from = segment.partition_point(|other| other.end < entry.first);
+        let to = from + segment[from..].iter().take_while(|other| other.first <= entry.end).count();
+        // What begins before, or ends behind, may go on in the next segment.
+        if from == 0 || to == segment.len() || to > from + 3 {
+            return false;
+        }
+        let (mut left, mut right) = (None, None);
+        for other in &segment[from..to] {
+            if other.first < entry.first {
+                let before = Entry { end: entry.first, ..*other };
+                match before.continues_with(&entry) {
+                    true => entry = Entry { end: entry.end, ..before },
+                    false => left = Some(before),
+                }
+            }
+            if other.end > entry.end {
+                let behind = other.cut_before(entry.end);
+                match entry.continues_with(&behind) {
+                    true => entry.end = behind.end,
+                    false => right = Some(behind),
+                }
+            }
+        }
+        let made = [left, Some(entry), right];
+        let count = made.iter().flatten().count();
+        if segment.len() - (to - from) + count > SEGMENT {
+            return false;
+        }
+        self.len = self.len - (to - from) + count;
+        match (left, right, to - from) {
+            (None, None, 0) => segment.insert(from, entry),
+            (None, None, _) => {
+                segment[from] = entry;
+                segment.drain(from + 1..to);
+                shrink(segment);
+            }
+            _ => drop(segment.splice(from..to, made.into_iter().flatten())),
+        }
+        true
+    }
+
+    fn set_anywhere(&mut self, mut entry: Entry) {
         if let Some(left) = self.before(entry.first)
             && left.end >= entry.first
         {
@@ -169,6 +234,12 @@ impl Recent {
     }
 }
 
+fn shrink(segment: &mut Vec<Entry>) {
+    if segment.len() < segment.capacity() / 4 {
+        segment.shrink_to(2 * segment.len());
+    }
+}
+
 /// The current map: recent changes over the snapshot.
 pub(super) struct Now<'a> {
     pub(super) base: &'a MapSnapshot,
@@ -178,13 +249,14 @@ pub(super) struct Now<'a> {
 impl Now<'_> {
     /// The entry that holds `block`, as far as it is known to extend.
     pub(super) fn entry_at(&self, block: u32) -> Entry {
-        let (line, spot) = self.base.spot(block);
-        let of_base = || line.entry_at(&spot, block);
+        let of_base = || {
+            let (line, spot) = self.base.spot(block);
+            line.entry_at(&spot, block)
+        };
         let Some(recent) = self.recent else { return of_base() };
-        let block = u64::from(block);
-        let left = recent.before(block + 1);
+        let (left, right) = recent.around(block.into());
         if let Some(found) = left
-            && found.end > block
+            && found.end > u64::from(block)
         {
             return found;
         }
@@ -194,7 +266,7 @@ impl Now<'_> {
         {
             entry = entry.cut_before(left.end);
         }
-        if let Some(right) = recent.from(block) {
+        if let Some(right) = right {
             entry.end = entry.end.min(right.first);
         }
         entry
@@ -311,6 +383,8 @@ mod tests {
                     let last = recent.iter().filter(|entry| entry.first < block).last();
                     assert_eq!(recent.before(block), last);
                     assert_eq!(recent.from(block), recent.iter().find(|entry| entry.first >= block));
+                    let around = (recent.before(block + 1), recent.from(block + 1));
+                    assert_eq!(recent.around(block), around);
                 }
             }
             assert!(recent.segments.values().all(|segment| (1..=SEGMENT).contains(&segment.len())));

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::superblock::Superblock;
 use crate::bytes::{high16, high32, index, join16, join32, low16, low32, record, record_mut};
-use crate::checksum::{CRC16_INIT, crc16, csum, csum_of_flips, csum_without};
+use crate::checksum::{CRC16_INIT, crc16, csum, csum_le32, csum_of_flips, csum_without};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::flags::named_flags;
 use crate::numbers::{BlockRange, Group, Pblk};
@@ -115,7 +115,7 @@ fn checksum_of(bytes: &[u8], group: Group, sb: &Superblock) -> Option<u16> {
     let before = bytes.get(..CHECKSUM_OFFSET)?;
     let after = bytes.get(CHECKSUM_END..).unwrap_or_default();
     if sb.features.metadata_csum() {
-        let seed = sb.checksum_seed_of(group.0.to_le_bytes());
+        let seed = csum_le32(sb.checksum_seed(), group.0);
         let usual = csum_without::<USUAL_SIZE>(seed, bytes, &[CHECKSUM_OFFSET]);
         let sum = usual.unwrap_or_else(|| csum(csum(csum(seed, before), &[0, 0]), after));
         Some(low16(sum))
@@ -148,6 +148,13 @@ impl GroupDescriptor {
         group: Group,
         sb: &Superblock,
     ) -> Result<GroupDescriptor, Corrupt> {
+        let descriptor = GroupDescriptor::decode_known(bytes, group, sb)?;
+        descriptor.check_locations(group, sb).map_err(|fault| fault.in_group(group))?;
+        Ok(descriptor)
+    }
+
+    /// The same of a descriptor that [`GroupDescriptor::decode`] has accepted, and whose locations are as they were.
+    pub fn decode_known(bytes: &[u8], group: Group, sb: &Superblock) -> Result<GroupDescriptor, Corrupt> {
         let fault = |fault: Corrupt| fault.in_group(group);
         let bytes = whole(bytes, sb).map_err(fault)?;
         let low: &RawLow = record(bytes, STRUCTURE).map_err(fault)?;
@@ -156,9 +163,7 @@ impl GroupDescriptor {
         } else {
             None
         };
-        let descriptor = GroupDescriptor::from_halves(low, high);
-        descriptor.check_locations(group, sb).map_err(fault)?;
-        Ok(descriptor)
+        Ok(GroupDescriptor::from_halves(low, high))
     }
 
     fn from_halves(low: &RawLow, high: Option<&RawHigh>) -> GroupDescriptor {
@@ -255,6 +260,11 @@ impl GroupDescriptor {
             record_mut::<RawLow>(bytes, STRUCTURE)?.checksum.set(sum);
         }
         Ok(())
+    }
+
+    /// Refuses what [`GroupDescriptor::encode`] refuses of a record that is long enough.
+    pub fn check_fits(&self, sb: &Superblock) -> Result<(), EncodeError> {
+        if sb.geometry.desc_size() >= HIGH_PART_SIZE { Ok(()) } else { self.check_narrow() }
     }
 
     /// Whether all values fit a 32-byte descriptor. Bitmap checksums are cut there, as the format says.

@@ -9,7 +9,7 @@ use raw::{RawExtra, RawInode};
 use super::features::{Incompat, RoCompat};
 use super::superblock::Superblock;
 use crate::bytes::{high16, high32, join16, join32, le32_at, low16, low32, put, record, record_mut};
-use crate::checksum::{csum, csum_without};
+use crate::checksum::{csum, csum_le32, csum_without};
 use crate::error::{Corrupt, CorruptKind, EncodeError};
 use crate::numbers::{Ino, Pblk};
 use parts::{decode_time, encode_time};
@@ -88,8 +88,7 @@ pub struct Inode {
 
 /// The seed of all checksums that belong to one inode: its own, its extent blocks, its directory blocks.
 pub fn inode_checksum_seed(sb: &Superblock, inode: Ino, generation: u32) -> u32 {
-    let both = u64::from(inode.0) | u64::from(generation) << 32;
-    sb.checksum_seed_of(both.to_le_bytes())
+    csum_le32(csum_le32(sb.checksum_seed(), inode.0), generation)
 }
 
 /// The record of one inode: exactly as many bytes as the volume's inodes have.
@@ -215,10 +214,15 @@ impl Inode {
     /// As the kernel does, this accepts records not in use (mode 0) and unknown file types: what they mean
     /// is for the caller to decide.
     pub fn decode(bytes: &[u8], inode: Ino, sb: &Superblock) -> Result<Inode, Corrupt> {
-        Self::decode_record(bytes, inode, sb).map_err(|fault| fault.in_inode(inode))
+        Self::decode_record(bytes, inode, sb, false).map_err(|fault| fault.in_inode(inode))
     }
 
-    fn decode_record(bytes: &[u8], inode: Ino, sb: &Superblock) -> Result<Inode, Corrupt> {
+    /// The same of a record that [`verify_inode_checksum`] has accepted.
+    pub fn decode_known(bytes: &[u8], inode: Ino, sb: &Superblock) -> Result<Inode, Corrupt> {
+        Self::decode_record(bytes, inode, sb, true).map_err(|fault| fault.in_inode(inode))
+    }
+
+    fn decode_record(bytes: &[u8], inode: Ino, sb: &Superblock, is_known: bool) -> Result<Inode, Corrupt> {
         if sb.geometry.group_of_inode(inode).is_none() {
             return Err(CorruptKind::InodeNumber.into());
         }
@@ -230,7 +234,7 @@ impl Inode {
         if end > bytes.len() || !extra_isize.is_multiple_of(4) {
             return Err(CorruptKind::InodeField("extra_isize").into());
         }
-        if has_checksums(sb) && !checksum_matches(bytes, inode, raw, extra, sb) {
+        if !is_known && has_checksums(sb) && !checksum_matches(bytes, inode, raw, extra, sb) {
             return Err(CorruptKind::InodeChecksum.into());
         }
         Inode::from_parts(raw, extra, extra_isize, sb)
@@ -290,9 +294,13 @@ impl Inode {
         update_inode_checksum(bytes, inode, sb)
     }
 
+    /// Whether the record has room for the size.
+    pub fn has_room_for_size(&self, sb: &Superblock) -> bool {
+        i64::try_from(self.size).is_ok() && (wide_size(self.mode, sb) || high32(self.size) == 0)
+    }
+
     fn encode_base(&self, raw: &mut RawInode, sb: &Superblock) -> Result<(), EncodeError> {
-        let wide_size = wide_size(self.mode, sb);
-        if i64::try_from(self.size).is_err() || (!wide_size && high32(self.size) != 0) {
+        if !self.has_room_for_size(sb) {
             return Err(EncodeError::new(STRUCTURE, "size"));
         }
         raw.mode.set(self.mode);
@@ -303,7 +311,7 @@ impl Inode {
         raw.size_lo.set(low32(self.size));
         // Without meaning for this kind of file the high half is left alone, so that decoding and encoding
         // keeps it.
-        if wide_size {
+        if wide_size(self.mode, sb) {
             raw.size_hi.set(high32(self.size));
         }
         raw.access.set(encode_time(self.accessed, self.extra_isize >= ACCESS_EXTRA_END, "accessed")?.0);

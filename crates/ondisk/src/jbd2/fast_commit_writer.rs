@@ -4,8 +4,9 @@
 //! fs/ext4/fast_commit.c). So every other record leaves room for the tag and length of one more.
 
 use super::fast_commit::{FastCommitRecord, HEAD_SIZE, NAME_MAX, Name};
-use crate::checksum::csum;
+use crate::checksum::{csum, csum_le32};
 use crate::error::EncodeError;
+use crate::numbers::Ino;
 
 const STRUCTURE: &str = "fast commit";
 /// Bytes of a tail's value: transaction and checksum.
@@ -43,9 +44,12 @@ impl FastCommitWriter {
     /// # Errors
     /// If no block can hold it, if a field is too long, or if it is a tail or padding, which this writer makes itself.
     pub fn push(&mut self, record: &FastCommitRecord<'_>) -> Result<(), EncodeError> {
-        let (tag, value) = encode(record)?;
-        self.make_room(value.len())?;
-        self.put(tag, value.len(), &value)
+        let value = Value::of(record)?;
+        self.make_room(value.length())?;
+        self.put_head(value.tag, value.length())?;
+        value.words().iter().for_each(|word| self.put_word(*word));
+        self.put_bytes(value.rest);
+        Ok(())
     }
 
     /// Ends the fast commit. Returns its blocks; the last one is filled with zeroes.
@@ -56,7 +60,8 @@ impl FastCommitWriter {
         self.make_room(TAIL_VALUE)?;
         // The tail covers the rest of the block, its checksum only what comes before itself.
         let length = self.rest().saturating_sub(HEAD_SIZE);
-        self.put(TAG_TAIL, length, &self.sequence.to_le_bytes())?;
+        self.put_head(TAG_TAIL, length)?;
+        self.put_word(self.sequence);
         self.bytes.extend_from_slice(&self.checksum.to_le_bytes());
         let rest = length.saturating_sub(TAIL_VALUE);
         self.bytes.resize(self.bytes.len().saturating_add(rest), 0);
@@ -77,50 +82,81 @@ impl FastCommitWriter {
         let rest = self.rest();
         if needed > rest {
             let padding = rest.saturating_sub(HEAD_SIZE);
-            self.put(TAG_PAD, padding, &vec![0; padding])?;
+            self.put_head(TAG_PAD, padding)?;
+            self.put_bytes(&vec![0; padding]);
         }
         Ok(())
     }
 
-    /// Adds tag, length and so much of the value as the checksum covers.
-    fn put(&mut self, tag: u16, length: usize, value: &[u8]) -> Result<(), EncodeError> {
+    /// Adds tag and length. The checksum covers them, and what is put behind them.
+    fn put_head(&mut self, tag: u16, length: usize) -> Result<(), EncodeError> {
         let length = u16::try_from(length).map_err(|_| EncodeError::new(STRUCTURE, "fc_len"))?;
-        for part in [&tag.to_le_bytes()[..], &length.to_le_bytes(), value] {
-            self.checksum = csum(self.checksum, part);
-            self.bytes.extend_from_slice(part);
-        }
+        self.put_word(u32::from(tag) | u32::from(length) << 16);
         Ok(())
     }
-}
 
-fn encode(record: &FastCommitRecord<'_>) -> Result<(u16, Vec<u8>), EncodeError> {
-    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    Ok(match record {
-        FastCommitRecord::AddRange { ino, extent } => (1, [&words(&[ino.0])[..], &extent[..]].concat()),
-        FastCommitRecord::DeleteRange { ino, first, blocks } => (2, words(&[ino.0, first.0, *blocks])),
-        FastCommitRecord::Create(name) => (3, encode_name(name)?),
-        FastCommitRecord::Link(name) => (4, encode_name(name)?),
-        FastCommitRecord::Unlink(name) => (5, encode_name(name)?),
-        FastCommitRecord::Inode { ino, raw } => (6, [&words(&[ino.0])[..], raw].concat()),
-        FastCommitRecord::Head { features, sequence } => (9, words(&[*features, *sequence])),
-        FastCommitRecord::Pad | FastCommitRecord::Tail { .. } => {
-            return Err(EncodeError::new(STRUCTURE, "fc_tag"));
-        }
-    })
-}
-
-fn encode_name(name: &Name<'_>) -> Result<Vec<u8>, EncodeError> {
-    if name.name.is_empty() || name.name.len() > NAME_MAX {
-        return Err(EncodeError::new(STRUCTURE, "fc_dname"));
+    fn put_word(&mut self, word: u32) {
+        self.checksum = csum_le32(self.checksum, word);
+        self.bytes.extend_from_slice(&word.to_le_bytes());
     }
-    Ok([&name.parent.0.to_le_bytes()[..], &name.ino.0.to_le_bytes(), name.name].concat())
+
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        self.checksum = csum(self.checksum, bytes);
+        self.bytes.extend_from_slice(bytes);
+    }
+}
+
+/// A record to be written: words, then bytes.
+struct Value<'r> {
+    tag: u16,
+    words: [u32; 3],
+    /// How many of them.
+    count: usize,
+    rest: &'r [u8],
+}
+
+impl<'r> Value<'r> {
+    fn of(record: &FastCommitRecord<'r>) -> Result<Value<'r>, EncodeError> {
+        let one = |tag, ino: Ino, rest| Value { tag, words: [ino.0, 0, 0], count: 1, rest };
+        Ok(match record {
+            FastCommitRecord::AddRange { ino, extent } => one(1, *ino, &extent[..]),
+            FastCommitRecord::DeleteRange { ino, first, blocks } => {
+                Value { tag: 2, words: [ino.0, first.0, *blocks], count: 3, rest: &[] }
+            }
+            FastCommitRecord::Create(name) => Value::of_name(3, name)?,
+            FastCommitRecord::Link(name) => Value::of_name(4, name)?,
+            FastCommitRecord::Unlink(name) => Value::of_name(5, name)?,
+            FastCommitRecord::Inode { ino, raw } => one(6, *ino, raw),
+            FastCommitRecord::Head { features, sequence } => {
+                Value { tag: 9, words: [*features, *sequence, 0], count: 2, rest: &[] }
+            }
+            FastCommitRecord::Pad | FastCommitRecord::Tail { .. } => {
+                return Err(EncodeError::new(STRUCTURE, "fc_tag"));
+            }
+        })
+    }
+
+    fn of_name(tag: u16, name: &Name<'r>) -> Result<Value<'r>, EncodeError> {
+        if name.name.is_empty() || name.name.len() > NAME_MAX {
+            return Err(EncodeError::new(STRUCTURE, "fc_dname"));
+        }
+        Ok(Value { tag, words: [name.parent.0, name.ino.0, 0], count: 2, rest: name.name })
+    }
+
+    fn words(&self) -> &[u32] {
+        self.words.get(..self.count).unwrap_or_default()
+    }
+
+    fn length(&self) -> usize {
+        size_of_val(self.words()).saturating_add(self.rest.len())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{FastCommitChecksum, FastCommitRecords};
     use super::*;
-    use crate::numbers::{Ino, Lblk};
+    use crate::numbers::Lblk;
 
     /// Reads the blocks back: the records but padding, each block's records ending with the block.
     fn read(bytes: &[u8], size: usize) -> Vec<String> {

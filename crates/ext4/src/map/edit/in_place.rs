@@ -12,6 +12,7 @@ use super::plan::ROOT;
 use super::{Change, END, Leaf, add_to, in_map, not_mapped, within};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, Result};
+use crate::ground::state::Ground;
 use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
 use crate::map::indirect::check_zones;
@@ -43,6 +44,12 @@ struct Spot {
 }
 
 impl Spot {
+    /// Where a walk begins.
+    fn root(ground: &Ground) -> Spot {
+        let limits = NodeLimits::root(&ground.superblock);
+        Spot { way: [ROOT; MAX_EXTENT_DEPTH as usize], depth: 0, limits, window: 0..END, is_only: false }
+    }
+
     /// The leaf's block; `None`: it is the root.
     fn leaf(&self) -> Option<Pblk> {
         self.depth.checked_sub(1).and_then(|last| self.way.get(last)).copied()
@@ -82,21 +89,19 @@ fn check_key(node: &ExtentNode<'_>, limits: &NodeLimits) -> std::result::Result<
     }
 }
 
-/// Walks to the leaf that maps `block`, or would, and looks at it.
+/// Walks from the root to the leaf that maps `block`, or would, and looks at it. `spot` is the root's, and then the
+/// leaf's.
 fn at_leaf<T>(
     blocks: &impl Blocks,
     draft: &Draft,
     block: u32,
+    spot: &mut Spot,
     look: impl FnOnce(&Spot, &ExtentNode<'_>) -> Result<T>,
-) -> Result<(Spot, T)> {
+) -> Result<T> {
     let ground = blocks.ground();
-    let limits = NodeLimits::root(&ground.superblock);
-    let mut spot =
-        Spot { way: [ROOT; MAX_EXTENT_DEPTH as usize], depth: 0, limits, window: 0..END, is_only: false };
-    let root = ExtentNode::root(&draft.disk.i_block, limits).map_err(|fault| in_map(fault, draft))?;
+    let root = ExtentNode::root(&draft.disk.i_block, spot.limits).map_err(|fault| in_map(fault, draft))?;
     if root.is_leaf() {
-        let seen = look(&spot, &root)?;
-        return Ok((spot, seen));
+        return look(spot, &root);
     }
     spot.descend(&root, block).map_err(|fault| in_map(fault, draft))?;
     let (seed, mut look) = (draft.seed(ground), Some(look));
@@ -114,10 +119,10 @@ fn at_leaf<T>(
                 return spot.descend(&node, block).map(|()| None).map_err(fault);
             }
             let look = look.take().ok_or_else(|| fault(CorruptKind::ExtentDepth.into()))?;
-            look(&spot, &node).map(Some)
+            look(spot, &node).map(Some)
         })??;
         if let Some(seen) = seen {
-            return Ok((spot, seen));
+            return Ok(seen);
         }
     }
 }
@@ -137,7 +142,7 @@ pub(super) fn gap(
     draft: &Draft,
     range: &Range<u32>,
 ) -> Result<std::result::Result<Gap, u32>> {
-    let found = at_leaf(blocks, draft, range.start, |spot, node| {
+    at_leaf(blocks, draft, range.start, &mut Spot::root(blocks.ground()), |spot, node| {
         let mut at = range.start;
         let mut behind = node.find_extent(Lblk(at)).unwrap_or_default();
         let mut before = None;
@@ -154,21 +159,19 @@ pub(super) fn gap(
         }
         let next = node.extent(behind).map_or(spot.window.end, |extent| extent.logical.get());
         Ok(Ok(Gap { blocks: at..next.min(range.end), before }))
-    });
-    found.map(|(_, gap)| gap)
+    })
 }
 
 /// The leaf that maps the last block of a range, which is not empty: its extents that lie in the range.
 pub(super) fn last_leaf(blocks: &impl Blocks, draft: &Draft, range: &Range<u32>) -> Result<Leaf> {
-    let found = at_leaf(blocks, draft, range.end - 1, |spot, node| {
+    at_leaf(blocks, draft, range.end - 1, &mut Spot::root(blocks.ground()), |spot, node| {
         let behind = |block: u32| node.find_extent(Lblk(block)).map_or(0, |last| last + 1);
         let meets = |extent: &Extent| extent.logical_end().get() > range.start;
         let inside = behind(range.start).saturating_sub(1)..behind(range.end - 1);
         let extents: Vec<_> = inside.filter_map(|at| node.extent(at)).filter(meets).collect();
         extents.iter().try_for_each(|extent| check_extent(blocks, draft, extent))?;
         Ok(Leaf { window: spot.window.clone(), extents })
-    });
-    found.map(|(_, leaf)| leaf)
+    })
 }
 
 /// Whether this hole can be mapped here whatever its place will be: then the map needs no block for it.
@@ -176,7 +179,8 @@ pub(super) fn has_room(blocks: &impl Blocks, draft: &Draft, hole: &Range<u32>) -
     if hole.is_empty() || is_off() {
         return Ok(false);
     }
-    let (spot, fits) = at_leaf(blocks, draft, hole.start, |spot, node| {
+    let mut spot = Spot::root(blocks.ground());
+    let fits = at_leaf(blocks, draft, hole.start, &mut spot, |spot, node| {
         let behind = node.find_extent(Lblk(hole.end - 1)).map_or(0, |last| last + 1);
         let before = behind.checked_sub(1).and_then(|before| node.extent(before));
         let is_hole = before.is_none_or(|before| before.logical_end().get() <= hole.start);
@@ -275,20 +279,23 @@ fn edit_part(
     if matches!(change, Change::Map { only_hole: false, .. }) || is_off() {
         return Ok(None);
     }
-    let (spot, planned) = at_leaf(blocks, draft, range.start, |spot, node| {
+    let (mut spot, mut splice) = (Spot::root(blocks.ground()), Splice::new());
+    let end = at_leaf(blocks, draft, range.start, &mut spot, |spot, node| {
         let end = if is_cut { range.end.min(spot.window.end) } else { range.end };
         // The general editor takes out an empty leaf that it meets.
         if end > spot.window.end || (node.is_empty() && spot.depth > 0) {
             return Ok(None);
         }
         let part = range.start..end;
-        let Some(splice) = plan(blocks, draft, spot, node, &part, change)? else { return Ok(None) };
+        if !plan(blocks, draft, spot, node, &part, change, &mut splice)? {
+            return Ok(None);
+        }
         if matches!(change, Change::State { .. }) && splice.mapped != u64::from(part.end - part.start) {
             return Err(not_mapped());
         }
-        Ok((!splice.is_changed || splice.stays(spot, node)).then_some((end, splice)))
+        Ok((!splice.is_changed || splice.stays(spot, node)).then_some(end))
     })?;
-    let Some((end, splice)) = planned else { return Ok(None) };
+    let Some(end) = end else { return Ok(None) };
     if splice.is_changed {
         if !spot.leaf().is_none_or(|leaf| blocks.changes_in_place(leaf)) {
             return Ok(None);
@@ -299,6 +306,10 @@ fn edit_part(
 }
 
 impl Splice {
+    fn new() -> Splice {
+        Splice { at: 0..0, made: Few::new(), mapped: 0, is_changed: false, count: 0, unmapped: Vec::new() }
+    }
+
     /// Whether the leaf changes and nothing above it.
     fn stays(&self, spot: &Spot, node: &ExtentNode<'_>) -> bool {
         let count = self.count;
@@ -312,7 +323,8 @@ impl Splice {
     }
 }
 
-/// The entries of a leaf after an edit, as the general editor makes them. `None` if there are many.
+/// Finds the entries of a leaf after an edit, as the general editor makes them. `splice` is a new one. `false` if there
+/// are many.
 fn plan(
     blocks: &impl Blocks,
     draft: &Draft,
@@ -320,17 +332,18 @@ fn plan(
     node: &ExtentNode<'_>,
     range: &Range<u32>,
     change: &Change,
-) -> Result<Option<Splice>> {
+    splice: &mut Splice,
+) -> Result<bool> {
     let behind = |block: u32| node.find_extent(Lblk(block)).map_or(0, |last| last + 1);
     let from = behind(range.start);
     let meets = |at: usize| node.extent(at).is_some_and(|extent| extent.logical_end().get() > range.start);
     let from = from.checked_sub(1).filter(|before| meets(*before)).unwrap_or(from);
     let to = behind(range.end - 1).max(from);
     if to - from > MOST {
-        return Ok(None);
+        return Ok(false);
     }
-    let at = from.saturating_sub(1)..(to + 1).min(node.len());
-    let (mut made, mut mapped, mut unmapped) = (Few::new(), 0, Vec::new());
+    splice.at = from.saturating_sub(1)..(to + 1).min(node.len());
+    let Splice { at, made, mapped, is_changed, count, unmapped } = splice;
     if let Some(before) = from.checked_sub(1).and_then(|before| node.extent(before)) {
         made.add(before);
     }
@@ -345,10 +358,10 @@ fn plan(
         check_extent(blocks, draft, &extent)?;
         check_way(draft, spot, &extent)?;
         let Some(part) = within(&extent, range) else { continue };
-        mapped += u64::from(part.length);
+        *mapped += u64::from(part.length);
         match change {
             Change::Map { .. } => return Err(Error::Exists),
-            Change::Unmap => super::add(&mut unmapped, part),
+            Change::Unmap => super::add(unmapped, part),
             Change::State { unwritten } => {
                 super::extents::converted(&part, *unwritten).for_each(|part| made.add(part));
             }
@@ -360,9 +373,9 @@ fn plan(
     if let Some(next) = node.extent(to) {
         made.add(next);
     }
-    let is_changed = !at.clone().filter_map(|at| node.extent(at)).eq(made.all().iter().copied());
-    let count = node.len() - at.len() + made.count;
-    Ok(Some(Splice { at, made, mapped, is_changed, count, unmapped }))
+    *is_changed = !at.clone().filter_map(|at| node.extent(at)).eq(made.all().iter().copied());
+    *count = node.len() - at.len() + made.count;
+    Ok(true)
 }
 
 /// Refuses an extent that cannot belong to the file.

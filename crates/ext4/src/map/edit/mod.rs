@@ -396,7 +396,7 @@ pub(crate) fn idle_clusters(
 ) -> Result<Vec<(Pblk, u64)>> {
     let geometry = &blocks.ground().superblock.geometry;
     let (size, base) = (u64::from(geometry.cluster_blocks()), u64::from(geometry.first_data_block()));
-    let (mut idle, mut known) = (Vec::new(), 0);
+    let (mut idle, mut known) = (Vec::with_capacity(unmapped.len()), 0);
     for extent in unmapped {
         let (logical, physical) = (u64::from(extent.logical.get()), extent.physical.get());
         let (end, inside) = (logical + u64::from(extent.length), logical % size);

@@ -85,13 +85,16 @@ impl DirEntry<'_> {
 #[inline]
 fn is_valid(name: &[u8]) -> bool {
     // The last word may overlap the one before it.
-    match name.last_chunk::<8>() {
-        Some(last) => {
+    match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+        (Some(first), Some(last)) if name.len() <= 16 => {
+            !has_forbidden(u64::from_le_bytes(*first)) && !has_forbidden(u64::from_le_bytes(*last))
+        }
+        (_, Some(last)) => {
             let words = name.as_chunks::<8>().0;
             !has_forbidden(u64::from_le_bytes(*last))
                 && !words.iter().any(|word| has_forbidden(u64::from_le_bytes(*word)))
         }
-        None => !name.iter().any(|byte| matches!(*byte, b'/' | 0)),
+        (_, None) => !name.iter().any(|byte| matches!(*byte, b'/' | 0)),
     }
 }
 
@@ -186,7 +189,8 @@ impl<'a> DirBlock<'a> {
                 if found.is_empty() || !is_valid(found) {
                     return Err(CorruptKind::DirEntryName);
                 }
-                if found == name {
+                // Names that are made one after another have the same length and differ in their last byte.
+                if found.len() == name.len() && found.last() == name.last() && found == name {
                     return Ok(Some(FoundEntry { offset, record_length, inode, before }));
                 }
             }

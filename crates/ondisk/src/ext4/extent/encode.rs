@@ -16,8 +16,8 @@ use crate::error::EncodeError;
 use crate::ext4::inode::I_BLOCK_SIZE;
 use crate::numbers::Pblk;
 
-/// Most bytes of entries whose change is put into a checksum.
-const FLIPS: usize = 8 * ENTRY_SIZE;
+/// Most bytes of entries whose change is put into a checksum: with more, the sum of all costs no more.
+const FLIPS: usize = 2048;
 
 /// Makes `bytes` — an inode's `i_block` or a whole block — a leaf with these extents, which must be in order.
 ///
@@ -93,23 +93,37 @@ pub fn splice_sealed_leaf(
     seed: u32,
 ) -> Result<(), EncodeError> {
     let byte = |entry: usize| entry.saturating_mul(ENTRY_SIZE).saturating_add(HEADER_SIZE);
-    let place = byte(at.start)..byte(at.end);
+    let too_short = EncodeError::too_short(STRUCTURE);
+    let (header, _) = RawHeader::ref_from_prefix(&*bytes).map_err(|_| too_short)?;
+    let (count, tail) = (usize::from(header.entries.get()), tail_offset(header.capacity.get()));
+    // If the entries behind stay where they are, they do not change.
+    let end = match extents.len() == at.len() {
+        true => at.end,
+        false => {
+            count.max(at.start.saturating_add(extents.len()).saturating_add(count.saturating_sub(at.end)))
+        }
+    };
     let mut flips = [0; FLIPS];
-    let flips = flips.get_mut(..place.len()).filter(|_| extents.len() == at.len());
+    let place = byte(at.start)..byte(end);
+    let flips = flips.get_mut(..place.len()).filter(|_| place.end <= tail);
     let (Some(flips), Some(before)) = (flips, bytes.get(place.clone())) else {
         splice_extent_leaf(bytes, at, extents)?;
         return update_extent_checksum(bytes, seed);
     };
     flips.copy_from_slice(before);
     splice_extent_leaf(bytes, at, extents)?;
-    // No other byte has changed.
+    // No other byte has changed but those of the count.
     flips.iter_mut().zip(bytes.get(place.clone()).unwrap_or_default()).for_each(|(flip, now)| *flip ^= now);
-    let too_short = EncodeError::too_short(STRUCTURE);
     let (header, _) = RawHeader::ref_from_prefix(&*bytes).map_err(|_| too_short)?;
-    let tail = tail_offset(header.capacity.get());
-    let sum = le32_at(bytes, tail).ok_or(too_short)?;
-    let behind = tail.checked_sub(place.end).ok_or(too_short)?;
-    put(bytes, tail, &(sum ^ csum_of_flips(flips, behind)).to_le_bytes(), STRUCTURE)
+    let counts = usize::from(header.entries.get()) ^ count;
+    let mut sum = le32_at(bytes, tail).ok_or(too_short)?;
+    if counts > 0 {
+        let count_end = std::mem::offset_of!(RawHeader, capacity);
+        let counts = u16::try_from(counts).unwrap_or_default().to_le_bytes();
+        sum ^= csum_of_flips(&counts, tail.checked_sub(count_end).ok_or(too_short)?);
+    }
+    sum ^= csum_of_flips(flips, tail.checked_sub(place.end).ok_or(too_short)?);
+    put(bytes, tail, &sum.to_le_bytes(), STRUCTURE)
 }
 
 /// Brings the checksum of a node in a block of its own up to date. `seed` is the inode's checksum seed.

@@ -8,7 +8,7 @@ pub use encode::{
 };
 pub use node::{
     Extent, ExtentHeader, ExtentIndex, ExtentNode, MAX_EXTENT_DEPTH, MAX_EXTENT_LENGTH, MAX_UNWRITTEN_LENGTH,
-    NodeLimits, ROOT_CAPACITY, block_capacity,
+    NodeLimits, ROOT_CAPACITY, block_capacity, root_depth,
 };
 
 use zerocopy::little_endian::{U16, U32};

@@ -131,6 +131,11 @@ impl NodeLimits {
     }
 }
 
+/// The levels below the root of a tree, by its head alone: its entries are not looked at.
+pub fn root_depth(i_block: &[u8; I_BLOCK_SIZE]) -> Result<u16, Corrupt> {
+    check_header(i_block, ROOT_CAPACITY, None).map(|header| header.depth)
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Entries<'a> {
     Leaf(&'a [RawLeaf]),

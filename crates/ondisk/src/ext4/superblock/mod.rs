@@ -5,6 +5,8 @@ mod journal_device;
 mod parts;
 mod raw;
 
+use std::sync::OnceLock;
+
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -32,6 +34,30 @@ const CHECKSUM_OFFSET: usize = 0x3FC;
 const CHECKSUM_CRC32C: u8 = 1;
 /// Larger values turn flexible groups off, as in the kernel.
 const MAX_LOG_GROUPS_PER_FLEX: u8 = 31;
+
+/// The seed of checksums that follows from a UUID, computed once.
+#[derive(Clone, Debug, Default)]
+pub struct SeedOfUuid(OnceLock<([u8; 16], u32)>);
+
+impl SeedOfUuid {
+    fn of(&self, uuid: &[u8; 16]) -> u32 {
+        let seed = || csum(CSUM_INIT, uuid);
+        match self.0.get_or_init(|| (*uuid, seed())) {
+            (known, found) if known == uuid => *found,
+            // The volume got another one.
+            _ => seed(),
+        }
+    }
+}
+
+/// It says nothing that the UUID does not.
+impl PartialEq for SeedOfUuid {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for SeedOfUuid {}
 
 /// A decoded superblock (`struct ext4_super_block`).
 ///
@@ -132,6 +158,8 @@ pub struct Superblock {
     pub lost_found_inode: u32,
     /// Stored checksum seed (`s_checksum_seed`); counts with the `metadata_csum_seed` feature.
     pub stored_checksum_seed: u32,
+    /// The seed that follows from the UUID without it, once it was asked for. Not on the volume.
+    pub seed_of_uuid: SeedOfUuid,
     /// Character encoding of case-folded names (`s_encoding`): [`ENCODING_UTF8_12_1`].
     pub encoding: u16,
     /// Flags of that encoding (`s_encoding_flags`): see [`Superblock::strict_encoding`] and
@@ -210,6 +238,7 @@ impl Superblock {
                 lost_found_inode, stored_checksum_seed, encoding, encoding_flags, orphan_file_inode;
             geometry,
             features,
+            seed_of_uuid: SeedOfUuid::default(),
             reserved_blocks: join32(raw.reserved_blocks_lo.get(), high(raw.reserved_blocks_hi)),
             free_blocks: join32(raw.free_blocks_lo.get(), high(raw.free_blocks_hi)),
             state: State::from_bits_retain(raw.state.get()),
@@ -307,23 +336,8 @@ impl Superblock {
         if self.features.incompat.contains(Incompat::CSUM_SEED) {
             self.stored_checksum_seed
         } else {
-            csum(CSUM_INIT, &self.uuid)
+            self.seed_of_uuid.of(&self.uuid)
         }
-    }
-
-    /// The same, continued with some bytes: one sum of them all.
-    pub(crate) fn checksum_seed_of<const LENGTH: usize>(&self, bytes: [u8; LENGTH]) -> u32 {
-        if self.features.incompat.contains(Incompat::CSUM_SEED) {
-            return csum(self.stored_checksum_seed, &bytes);
-        }
-        let mut all = [0; 32];
-        let (uuid, rest) = all.split_at_mut(16);
-        uuid.copy_from_slice(&self.uuid);
-        match rest.get_mut(..LENGTH) {
-            Some(place) => place.copy_from_slice(&bytes),
-            None => return csum(self.checksum_seed(), &bytes),
-        }
-        csum(CSUM_INIT, all.get(..LENGTH.saturating_add(16)).unwrap_or_default())
     }
 
     /// The label without its padding.
