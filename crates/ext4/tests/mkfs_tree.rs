@@ -431,7 +431,8 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         tree
     };
     refused("-b 4096", &with(file(Contents::whole(30 * MIB, 0))), "the files do not fit");
-    let beyond = Contents { size: 1 << 60, data: vec![(1 << 60) - 10..1 << 60], key: 0 };
+    let last = (1 << 60) - 10..1 << 60;
+    let beyond = Contents { size: 1 << 60, data: [last].into(), key: 0 };
     refused("-b 4096", &with(file(beyond)), "/name: the file's map cannot reach");
     let mut named = file(Contents::default());
     named.xattrs.insert(b"unknown.name".to_vec(), Vec::new());
