@@ -2,7 +2,7 @@
 
 use crate::error::Failures;
 use crate::rehearsal::Rehearsal;
-use crate::shell::Session;
+use crate::session::Session;
 use crate::tracer::Tracer;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Command, ValueHint};

@@ -4,7 +4,7 @@ use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::{CliError, told};
 use crate::open::{OpenHow, Operand};
 use crate::progress::{BYTES, Progress};
-use crate::shell::Session;
+use crate::session::Session;
 use clap::{Args, ValueHint};
 use std::ffi::{OsStr, OsString};
 use std::fs::File as HostFile;

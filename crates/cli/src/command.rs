@@ -205,7 +205,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
         Command::Export(args) => export::run(&args, globals),
-        Command::Shell(args) => shell::run(&args, globals, execute),
+        Command::Shell(args) => shell::run(&args, globals, cli::<Cli>(), execute),
         Command::Mkdir(args) => mkdir::run(&args, globals),
         Command::Mv(args) => mv::run(&args, globals),
         Command::Ln(args) => ln::run(&args, globals),

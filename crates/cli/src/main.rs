@@ -40,6 +40,7 @@ mod prepare;
 mod progress;
 mod quota;
 mod rehearsal;
+mod session;
 mod shell;
 mod stat;
 mod stats;

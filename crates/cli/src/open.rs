@@ -245,7 +245,8 @@ impl<'g> OpenHow<'g> {
         Ok(volume)
     }
 
-    /// Closes a volume that [`OpenHow::open_volume`] opened, which makes all changes durable. That of a shell stays open.
+    /// Closes a volume that [`OpenHow::open_volume`] opened, which makes all changes durable. That of a shell stays
+    /// open.
     pub fn close_volume(&self, spec: &DeviceSpec, volume: Volume) -> Result<(), uext4::Error> {
         match &self.globals.watchers.session {
             Some(session) if session.has(spec) => Ok(()),

@@ -67,7 +67,8 @@ and is assumed to have sectors of 512 bytes.
 -d takes directories and archives of tar (v7, ustar, GNU, pax; plain, gzip or zstd, as the data says), - for one on
 standard input. Several are layers: files of later ones take the place of earlier ones, and from the second archive on
 .wh.NAME removes NAME, and .wh..wh..opq what lower layers have in its directory. Nothing is left out: a file that cannot
-be read, or an archive's path that leads out of the tree, ends the command before anything is written, and each is named.
+be read, or an archive's path that leads out of the tree, ends the command before anything is written, and each is
+named.
 Inodes are made for all files; without -N there are enough. Contents are written once, each file in one piece.
 
 The same UUID and time (--time, or SOURCE_DATE_EPOCH in the environment, seconds since 1970) and the same files make the

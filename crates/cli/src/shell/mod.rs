@@ -10,11 +10,10 @@ mod prompt;
 mod words;
 
 use crate::args::{Globals, JsonArgs, SwitchArgs, Watchers};
-use crate::command::Cli;
 use crate::error::CliError;
-use crate::examples::cli;
 use crate::find::glob::Glob;
 use crate::open::{OpenHow, device};
+use crate::session::Session;
 use crate::text;
 use clap::{Args, ValueHint};
 use places::{Lacks, Place, places};
@@ -24,7 +23,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use uext4::{DeviceSpec, FileKind, Volume};
+use uext4::FileKind;
 use words::Word;
 
 /// Commands that need the device to themselves, or have nothing to do with a volume.
@@ -60,9 +59,9 @@ names there. Words are quoted as in sh. In `cp`, host:PATH is a path of the host
   sync                           make everything durable now
   help [COMMAND], exit
 
-The volume stays open: what a script does is one transaction, or few if it is long, and durable at the end. After a crash
-in the middle the volume is sound, with what was committed before. A script ends at the first line that fails, unless the
-line begins with a hyphen.")]
+The volume stays open: what a script does is one transaction, or few if it is long, and durable at the end. After a
+crash in the middle the volume is sound, with what was committed before. A script ends at the first line that fails,
+unless the line begins with a hyphen.")]
 pub struct ShellArgs {
     /// The volume.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
@@ -82,34 +81,6 @@ pub struct ShellArgs {
     /// How to read and write.
     #[command(flatten)]
     pub switches: SwitchArgs,
-}
-
-/// A volume that stays open while commands run: they get it instead of opening it.
-pub struct Session {
-    spec: DeviceSpec,
-    volume: Volume,
-    write: bool,
-}
-
-impl Session {
-    /// The volume, if it is on this device.
-    ///
-    /// # Errors
-    /// [`uext4::Error::ReadOnly`] if it is to be written and is open for reading.
-    pub fn volume(&self, spec: &DeviceSpec, write: bool) -> Result<Option<Volume>, uext4::Error> {
-        if !self.has(spec) {
-            return Ok(None);
-        }
-        match write && !self.write {
-            true => Err(uext4::Error::ReadOnly("the shell's volume")),
-            false => Ok(Some(self.volume.clone())),
-        }
-    }
-
-    /// Whether it is the volume on this device.
-    pub fn has(&self, spec: &DeviceSpec) -> bool {
-        self.spec == *spec
-    }
 }
 
 /// The state between lines.
@@ -132,10 +103,11 @@ enum Ended {
     Exit,
 }
 
-/// Runs it.
+/// Runs it. `commands`: all of the program; `execute` runs one.
 pub fn run(
     args: &ShellArgs,
     globals: &Globals,
+    commands: clap::Command,
     execute: fn(Vec<OsString>, Watchers) -> ExitCode,
 ) -> Result<(), CliError> {
     let spec = device(&args.device)?;
@@ -143,8 +115,7 @@ pub fn run(
     let how = OpenHow { write, background: true, ..OpenHow::reading(globals, false, args.switches.switches) };
     let at = |error| CliError::at(&args.device, error);
     let volume = how.open_volume(&spec).map_err(at)?;
-    let session = Arc::new(Session { spec, volume: volume.clone(), write });
-    let commands = cli::<Cli>();
+    let session = Arc::new(Session::new(spec, volume.clone(), write));
     let mut shell = Shell { args, session, globals, execute, here: Vec::new(), commands };
     let done = shell.lines();
     drop(shell);
@@ -320,7 +291,7 @@ impl Shell<'_> {
         }
         let exists = |path: &Vec<u8>| {
             let absolute = self.absolute(path);
-            self.session.volume.node_at(Path::new(OsStr::from_bytes(&absolute)), false).is_ok()
+            self.session.open().node_at(Path::new(OsStr::from_bytes(&absolute)), false).is_ok()
         };
         found.retain(exists);
         found.sort_unstable();
@@ -330,7 +301,7 @@ impl Shell<'_> {
     /// The names in a directory, and whether each is a directory.
     fn names(&self, path: &[u8]) -> uext4::Result<Vec<(Vec<u8>, bool)>> {
         let absolute = [&self.absolute(path)[..], b"/"].concat();
-        let directory = self.session.volume.node_at(Path::new(OsStr::from_bytes(&absolute)), true)?;
+        let directory = self.session.open().node_at(Path::new(OsStr::from_bytes(&absolute)), true)?;
         let mut names = Vec::new();
         for entry in directory.read_dir()? {
             let entry = entry?;

@@ -55,7 +55,7 @@ impl Shell<'_> {
             }
             "sync" => {
                 none()?;
-                let synced = self.session.volume.sync_all();
+                let synced = self.session.open().sync_all();
                 synced.map_err(|error| CliError::at(&self.args.device, error))?;
                 Ended::Done
             }
@@ -82,7 +82,7 @@ impl Shell<'_> {
             path.pop();
         }
         let inner = if path.is_empty() { Path::new("/") } else { Path::new(OsStr::from_bytes(&path)) };
-        let found = self.session.volume.node_at(inner, true);
+        let found = self.session.open().node_at(inner, true);
         let found = found.and_then(|found| match found.kind() {
             FileKind::Directory => Ok(()),
             _ => Err(uext4::Error::NotDirectory),
@@ -131,7 +131,7 @@ impl Shell<'_> {
             self.run(words.to_vec())
         };
         let absolute = self.absolute(&word.text);
-        let exists = self.session.volume.node_at(Path::new(OsStr::from_bytes(&absolute)), true).is_ok();
+        let exists = self.session.open().node_at(Path::new(OsStr::from_bytes(&absolute)), true).is_ok();
         if exists && cp(&operand, copy.as_os_str()) != Ended::Done {
             return Ok(Ended::Failed);
         }

@@ -13,7 +13,7 @@
 //! transaction is lost.
 
 use super::error::Result;
-use super::groups::LastDescriptor;
+use super::last_descriptor::LastDescriptor;
 use super::state::Ground;
 use super::trace::Role;
 use uext4_jbd2::Tid;

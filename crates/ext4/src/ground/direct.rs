@@ -5,7 +5,7 @@
 
 use super::blocks::Blocks;
 use super::error::Result;
-use super::groups::LastDescriptor;
+use super::last_descriptor::LastDescriptor;
 use super::state::Ground;
 use uext4_buffer::Owner;
 use uext4_ondisk::Pblk;

@@ -22,7 +22,6 @@ use super::error::{Error, Result};
 use super::state::Ground;
 use super::totals::Totals;
 use super::zones::SystemZones;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use uext4_blockdev::{BufferPool, Device};
 use uext4_ondisk::ext4::{Geometry, GroupDescriptor, Superblock};
@@ -53,22 +52,6 @@ fn decode(
         let unverified = GroupDescriptor::decode_unverified(bytes, group, superblock).ok();
         Damaged { fault: fault.at_block(block), table: unverified.map(|descriptor| descriptor.inode_table) }
     })
-}
-
-/// The group descriptor that was stored last: most changes are in the group of the change before. Only who stores one
-/// sets it, under the lock of the groups, so it is never older than the block.
-#[derive(Default)]
-pub(crate) struct LastDescriptor(Mutex<Option<(Group, GroupDescriptor)>>);
-
-impl LastDescriptor {
-    /// That of a group, if it is the one.
-    pub(crate) fn of(&self, group: Group) -> Option<GroupDescriptor> {
-        self.0.lock().filter(|(stored, _)| *stored == group).map(|(_, descriptor)| descriptor)
-    }
-
-    pub(crate) fn set(&self, stored: Option<(Group, GroupDescriptor)>) {
-        *self.0.lock() = stored;
-    }
 }
 
 /// Counts damaged descriptors.

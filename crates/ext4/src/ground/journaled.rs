@@ -5,7 +5,7 @@
 
 use super::blocks::Blocks;
 use super::error::{Error, Result};
-use super::groups::LastDescriptor;
+use super::last_descriptor::LastDescriptor;
 use super::order::{Rank, Taken};
 use super::state::Ground;
 use super::trace::{Role, Watched};

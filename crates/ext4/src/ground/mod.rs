@@ -20,6 +20,7 @@ mod io_error;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod journaled;
 pub(crate) mod known;
+pub(crate) mod last_descriptor;
 pub(crate) mod lifetime;
 pub(crate) mod options;
 pub(crate) mod order;

@@ -1,7 +1,7 @@
 //! The state of an open volume, below its inodes.
 
 use super::damage::DescriptorDamage;
-use super::groups::LastDescriptor;
+use super::last_descriptor::LastDescriptor;
 use super::lifetime::Written;
 use super::options::Atime;
 use super::quota::Quota;

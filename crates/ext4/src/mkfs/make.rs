@@ -3,9 +3,10 @@
 use super::error::{Error, Result};
 use super::layout::Layout;
 use super::options::Options;
+use super::pieces::Pieces;
 use super::plan::{Ids, plan};
 use super::population::Population;
-use super::pour::{Pieces, pour};
+use super::pour::pour;
 use super::tree::{Source, Tree};
 use super::write::{self, Manner};
 use super::{present, sizes};

@@ -24,6 +24,7 @@ mod layout;
 mod make;
 mod map;
 mod options;
+mod pieces;
 mod plan;
 mod population;
 mod pour;

@@ -4,8 +4,8 @@
 use super::error::{Error, Result};
 use super::layout::{EXTRA_ISIZE, Layout};
 use super::options::Options;
+use super::pieces::Pieces;
 use super::population::{Population, populate};
-use super::pour::Pieces;
 use super::sizes::Sizes;
 use super::space::Space;
 use super::tables::{Spread, first_block, place};

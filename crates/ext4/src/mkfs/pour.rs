@@ -1,68 +1,16 @@
 //! Writes the contents of the files of a new volume: large requests in the order of the blocks, from several threads.
 
 use super::error::{Error, Result};
+use super::pieces::{Piece, Pieces};
 use super::population::Population;
 use super::tree::{Contents, Source};
 use super::write::REQUEST;
 use crate::ground::error::Error as VolumeError;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
 
 /// Threads. Reading, copying and the device overlap; more threads than this gained nothing.
 const THREADS: usize = 4;
-
-/// Bytes of a file that lie together on the device. Whole blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    /// Of the file, in the population.
-    position: u32,
-    /// First byte in the file.
-    at: u64,
-    /// First byte on the device.
-    disk: u64,
-    length: u64,
-}
-
-/// Where the contents of the files go.
-#[derive(Debug, Default)]
-pub(super) struct Pieces {
-    list: Vec<Piece>,
-}
-
-impl Pieces {
-    /// Adds bytes of a file, whole blocks, and the first byte of the device that they go to.
-    pub(super) fn add(&mut self, position: u32, bytes: Range<u64>, disk: u64) {
-        self.list.push(Piece { position, at: bytes.start, disk, length: bytes.end - bytes.start });
-    }
-
-    /// Requests: pieces next to each other on the device, [`REQUEST`] bytes at most.
-    fn requests(mut self) -> Vec<Vec<Piece>> {
-        self.list.sort_unstable_by_key(|piece| piece.disk);
-        let mut requests: Vec<Vec<Piece>> = Vec::new();
-        let (mut end, mut room) = (0, 0);
-        for mut piece in self.list {
-            while piece.length > 0 {
-                if piece.disk != end || room == 0 {
-                    requests.push(Vec::new());
-                    room = REQUEST as u64;
-                }
-                let length = piece.length.min(room);
-                if let Some(request) = requests.last_mut() {
-                    request.push(Piece { length, ..piece });
-                }
-                (end, room) = (piece.disk + length, room - length);
-                piece = Piece {
-                    at: piece.at + length,
-                    disk: piece.disk + length,
-                    length: piece.length - length,
-                    ..piece
-                };
-            }
-        }
-        requests
-    }
-}
 
 /// Writes all contents, and returns their bytes in whole blocks. Waits for all requests.
 ///
@@ -74,7 +22,7 @@ pub(super) fn pour(
     source: &dyn Source,
     pieces: Pieces,
 ) -> Result<u64> {
-    let bytes = pieces.list.iter().map(|piece| piece.length).sum();
+    let bytes = pieces.bytes();
     let requests = pieces.requests();
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let work = || -> Result<()> {

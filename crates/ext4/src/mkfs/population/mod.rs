@@ -12,7 +12,7 @@ mod room;
 use super::error::{Error, Result};
 use super::files::{LOST_FOUND, LOST_FOUND_BYTES, fresh};
 use super::layout::{EXTRA_ISIZE, Layout};
-use super::pour::Pieces;
+use super::pieces::Pieces;
 use super::tree::{Contents, Item, ItemId, ItemKind, SourceError, Tree};
 use crate::ground::error::{Error as VolumeError, Limit};
 use crate::xattr::values;
