@@ -9,7 +9,7 @@
 //! of the tree. All such are listed at the end.
 //!
 //! Reading path: here → `archive` (entries become files) → `tar` (headers, bounded), `steps` (paths through the tree),
-//! `whiteouts` → `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories),
+//! `whiteouts` → `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories), `oci` (images),
 //! `input`, `decode`, `spool` (bytes), `owners` (options).
 
 mod archive;
@@ -19,6 +19,7 @@ mod error;
 mod gathered;
 mod host;
 mod input;
+mod oci;
 mod owners;
 mod spool;
 mod steps;
@@ -35,6 +36,7 @@ use draft::{Draft, Limits};
 use gathered::{Store, StoreKind};
 use host::HostWalk;
 use input::From;
+use oci::{Hash, Layout};
 use owners::Owners;
 use spool::Spool;
 use std::path::{Path, PathBuf};
@@ -62,6 +64,9 @@ pub struct GatherOptions {
     pub spool: PathBuf,
     /// The devices under the volume, which are not gathered.
     pub devices: Devices,
+    /// The platform of images that are for several: `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`, in the words of
+    /// Go. The default is Linux on this machine.
+    pub platform: Option<String>,
 }
 
 impl Default for GatherOptions {
@@ -75,6 +80,7 @@ impl Default for GatherOptions {
             memory_max: MEMORY_MAX,
             spool: std::env::temp_dir(),
             devices: Devices::default(),
+            platform: None,
         }
     }
 }
@@ -130,13 +136,47 @@ impl Gathering {
         let through = if layered { Through::Links } else { Through::Nothing };
         let how = How { through, whiteouts: layered, verified: false };
         let added = match Opened::new(input) {
-            Ok(opened) => self.layer(name, how, opened),
+            Ok(opened) => self.layer(name, how, opened, None),
             Err(cause) => Err(GatherError::new(name, cause)),
         };
         added.map_err(|error| self.failures.ended_by(error))
     }
 
-    fn layer(&mut self, name: &Path, how: How, opened: Opened) -> Result<(), GatherError> {
+    /// Adds the layers of a container image in an OCI layout folder. `reference` is its name there (the annotation
+    /// `org.opencontainers.image.ref.name`) or its digest; none: the only image. All digests and sizes are checked.
+    /// Paths through symbolic links are followed within the tree, as containers' programs do, and whiteouts hide what
+    /// lower layers have.
+    ///
+    /// # Errors
+    /// An image that is not there, is damaged or has layers that cannot be read. Entries that are refused are told by
+    /// [`Gathering::finish`].
+    pub fn oci(&mut self, folder: &Path, reference: Option<&str>) -> Result<(), Failures> {
+        self.image(folder, reference).map_err(|error| self.failures.ended_by(error))
+    }
+
+    fn image(&mut self, folder: &Path, reference: Option<&str>) -> Result<(), GatherError> {
+        let how = How { through: Through::Links, whiteouts: true, verified: true };
+        let fail = |cause| GatherError::new(folder, cause);
+        let layout = Layout::open(folder).map_err(fail)?;
+        for layer in layout.layers(reference, self.options.platform.as_deref()).map_err(fail)? {
+            self.draft.begin_layer();
+            let name = folder.join(layer.digest.path());
+            let opened = layout.open_layer(&layer).and_then(|file| Opened::new(ArchiveInput::File(file)));
+            let opened = opened.map_err(|cause| GatherError::new(&name, cause))?;
+            let mut hash = Hash::default();
+            self.layer(&name, how, opened, Some(&mut hash))?;
+            hash.check(&layer).map_err(|cause| GatherError::new(&name, cause))?;
+        }
+        Ok(())
+    }
+
+    fn layer(
+        &mut self,
+        name: &Path,
+        how: How,
+        opened: Opened,
+        hash: Option<&mut Hash>,
+    ) -> Result<(), GatherError> {
         let number = self.stores.len() as u32;
         if let Some(store) = archive::store(name, &opened) {
             self.stores.push(store);
@@ -146,7 +186,8 @@ impl Gathering {
             Opened::Stream(stream, compression) => {
                 let spooled = spooled(&mut self.spool, &mut self.stores, &self.options.spool);
                 let (spool, number) = spooled.map_err(|cause| GatherError::new(name, cause))?;
-                (Contents::Spooled(spool, number), From::Stream(compression.decode(stream)))
+                let decoded = compression.decode(stream);
+                (Contents::Spooled(spool, number), From::Stream(oci::hashed(decoded, hash)))
             }
         };
         let (draft, failures) = (&mut self.draft, &mut self.failures);

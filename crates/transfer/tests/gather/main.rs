@@ -4,4 +4,5 @@ mod common;
 mod host;
 mod hostile;
 mod layers;
+mod oci;
 mod tools;
