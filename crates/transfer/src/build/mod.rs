@@ -8,17 +8,19 @@
 //! What is not sure is refused by name, and nothing is left out: a file that cannot be read, an entry that leads out
 //! of the tree. All such are listed at the end.
 //!
-//! Reading path: here → `archive` (entries become files) → `tar` (headers, bounded), `steps` (paths through the tree),
-//! `whiteouts` → `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories), `oci` (images),
-//! `input`, `decode`, `spool` (bytes), `owners` (options).
+//! Reading path: here → `archive` (entries become files) → `tar` (headers, bounded), `steps` (paths), `whiteouts` →
+//! `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories), `oci` (images),
+//! `input`, `decode`, `spool` (bytes); `owners`, `fakeroot`, `mtree` (attributes that are said elsewhere).
 
 mod archive;
 mod decode;
 mod draft;
 mod error;
+mod fakeroot;
 mod gathered;
 mod host;
 mod input;
+mod mtree;
 mod oci;
 mod owners;
 mod spool;
@@ -28,7 +30,9 @@ mod whiteouts;
 
 pub use archive::ArchiveInput;
 pub use error::{Failures, GatherCause, GatherError};
+pub use fakeroot::Fakeroot;
 pub use gathered::Gathered;
+pub use owners::IdRange;
 
 use crate::devices::Devices;
 use archive::{Contents, How, Opened, Unpacker};
@@ -36,9 +40,12 @@ use draft::{Draft, Limits};
 use gathered::{Store, StoreKind};
 use host::HostWalk;
 use input::From;
+use mtree::Manifest;
 use oci::{Hash, Layout};
 use owners::Owners;
 use spool::Spool;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use steps::Through;
@@ -51,6 +58,12 @@ const MEMORY_MAX: u64 = 4 << 30;
 pub struct GatherOptions {
     /// Owner and group of everything, instead of those that the inputs say.
     pub owner: Option<(u32, u32)>,
+    /// Users that become others, in access control lists too. The first range counts that has one.
+    pub users: Vec<IdRange>,
+    /// Same, for groups.
+    pub groups: Vec<IdRange>,
+    /// What files of directories are in the eyes of fakeroot.
+    pub fakeroot: Option<Fakeroot>,
     /// Times later than this many seconds since 1970 become it, as with `tar --clamp-mtime`.
     pub latest: Option<i64>,
     /// The time of directories that no input describes. The default is now.
@@ -74,6 +87,9 @@ impl Default for GatherOptions {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         GatherOptions {
             owner: None,
+            users: Vec::new(),
+            groups: Vec::new(),
+            fakeroot: None,
             latest: None,
             time: Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() },
             bytes_max: None,
@@ -99,7 +115,8 @@ impl Gathering {
     /// An empty tree.
     pub fn new(options: GatherOptions) -> Gathering {
         let limits = Limits { data: options.bytes_max.unwrap_or(u64::MAX), memory: options.memory_max };
-        let owners = Owners { all: options.owner, latest: options.latest };
+        let (users, groups) = (options.users.clone(), options.groups.clone());
+        let owners = Owners { all: options.owner, users, groups, latest: options.latest };
         let draft = Draft::new(limits, owners, options.time);
         Gathering { options, draft, stores: Vec::new(), spool: None, failures: Failures::default() }
     }
@@ -113,8 +130,8 @@ impl Gathering {
     pub fn host(&mut self, directory: &Path) -> Result<(), Failures> {
         self.draft.begin_layer();
         let store = self.stores.len() as u32;
-        let devices = &self.options.devices;
-        let walk = HostWalk::new(directory, devices, &mut self.draft, store, &mut self.failures);
+        let how = (&self.options.devices, self.options.fakeroot.as_ref());
+        let walk = HostWalk::new(directory, how, &mut self.draft, store, &mut self.failures);
         match walk.run() {
             Ok(store) => {
                 self.stores.push(store);
@@ -192,6 +209,30 @@ impl Gathering {
         };
         let (draft, failures) = (&mut self.draft, &mut self.failures);
         Unpacker { name: name.to_owned(), how, draft, contents, failures }.run(from)
+    }
+
+    /// Applies a manifest in the form of mtree(5) to what was gathered so far: what it says of owners, modes and times
+    /// counts more than inputs and options, and it may add directories, links and nodes.
+    ///
+    /// # Errors
+    /// A file that cannot be read. Lines that are wrong are told by [`Gathering::finish`].
+    pub fn mtree(&mut self, manifest: &Path) -> Result<(), Failures> {
+        let mut text = Vec::new();
+        let read = File::open(manifest)
+            .and_then(|file| file.take(mtree::MANIFEST_MAX + 1).read_to_end(&mut text))
+            .map_err(GatherCause::io("read"));
+        let applied = match read {
+            Ok(size) if size as u64 > mtree::MANIFEST_MAX => {
+                let (size, max) = (size as u64, mtree::MANIFEST_MAX);
+                Err(GatherError::new(manifest, GatherCause::TooLarge { what: "manifest", size, max }))
+            }
+            Ok(_) => {
+                let (draft, failures, time) = (&mut self.draft, &mut self.failures, self.options.time);
+                Manifest { draft, time, name: manifest, failures }.run(&text)
+            }
+            Err(cause) => Err(GatherError::new(manifest, cause)),
+        };
+        applied.map_err(|error| self.failures.ended_by(error))
     }
 
     /// The finished tree.

@@ -5,4 +5,5 @@ mod host;
 mod hostile;
 mod layers;
 mod oci;
+mod owners;
 mod tools;

@@ -9,7 +9,7 @@ mod sparse;
 use super::draft::Attributes;
 use super::error::GatherCause;
 use super::input::Input;
-pub use acl::apply as apply_acls;
+pub use acl::{apply as apply_acls, decimal as parse_decimal, look_up, order as acl_order};
 use header::{BLOCK, Header};
 use pax::Records;
 use std::ops::Range;
