@@ -9,7 +9,7 @@
 //! of the tree. All such are listed at the end.
 //!
 //! Reading path: here → `archive` (entries become files) → `tar` (headers, bounded), `steps` (paths), `whiteouts` →
-//! `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories), `oci` (images),
+//! `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories), `oci`,
 //! `input`, `decode`, `spool` (bytes); `owners`, `fakeroot`, `mtree` (attributes that are said elsewhere).
 
 mod archive;

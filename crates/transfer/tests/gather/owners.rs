@@ -55,10 +55,22 @@ fn a_manifest_changes_and_adds() {
     let scratch = Scratch::new(1 << 20);
     let path = archive(&scratch);
     let manifest = scratch.file("manifest");
-    let text = "#mtree\n/set uid=1 gid=2\n. type=dir mode=0711\n    d type=dir mode=2750\n    a type=file mode=4755 \\\n time=5.6\n\
-        \tnull type=char device=native,1,3 mode=666\n..\n\
-        dev type=dir uid=7\n  b\\040c type=link link=d/a\n  pipe type=fifo\n..\n/unset uid\n./deep/er/x type=block device=0x801 gname=root\n\
-        nothing type=file optional\n";
+    let text = "#mtree
+/set uid=1 gid=2
+. type=dir mode=0711
+    d type=dir mode=2750
+    a type=file mode=4755 \\
+ time=5.6
+	null type=char device=native,1,3 mode=666
+..
+dev type=dir uid=7
+  b\\040c type=link link=d/a
+  pipe type=fifo
+..
+/unset uid
+./deep/er/x type=block device=0x801 gname=root
+nothing type=file optional
+";
     fs::write(&manifest, text).unwrap();
     let found = with_manifest(&path, &manifest).unwrap();
     let shown = |name: &str| {
