@@ -7,8 +7,8 @@ use crate::examples::cli;
 use crate::names::{ln, mkdir, mv, rm, rmdir};
 use crate::open::{self, journals};
 use crate::{
-    bench, cat, check, cp, df, documents, du, explain, fallocate, find, help, info, io, ls, map, mkfs, mount,
-    out, overlay, prepare, quota, stat, stats, text, trace, trim, truncate, umount, xattr,
+    bench, cat, check, cp, df, documents, du, explain, export, fallocate, find, help, info, io, ls, map,
+    mkfs, mount, out, overlay, prepare, quota, stat, stats, text, trace, trim, truncate, umount, xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -84,6 +84,8 @@ pub enum Command {
     Trace(trace::TraceArgs),
     /// Copy files and trees out of volumes, into them, and within them.
     Cp(cp::CpArgs),
+    /// Write a tree as an archive of tar, or what changed between two trees as a layer.
+    Export(export::ExportArgs),
     /// Make directories.
     Mkdir(mkdir::MkdirArgs),
     /// Rename and move files and directories within a volume.
@@ -127,7 +129,8 @@ pub enum Command {
 }
 
 /// Arguments that name devices, in any command: results must not overwrite those.
-const DEVICES: [&str; 8] = ["base", "device", "devices", "journal", "operand", "operands", "paths", "words"];
+const DEVICES: [&str; 9] =
+    ["base", "device", "devices", "diff", "journal", "operand", "operands", "paths", "words"];
 /// Those that may also name a file of the host: they name a device only if a path inside follows.
 const MIXED: [&str; 2] = ["paths", "words"];
 /// Commands of which the first word is no device, but what is to be set.
@@ -198,6 +201,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Prepare(args) => prepare::run(&args, globals),
         Command::Trace(args) => return trace::run(args, globals, execute),
         Command::Cp(args) => cp::run(&args, globals),
+        Command::Export(args) => export::run(&args, globals),
         Command::Mkdir(args) => mkdir::run(&args, globals),
         Command::Mv(args) => mv::run(&args, globals),
         Command::Ln(args) => ln::run(&args, globals),

@@ -8,7 +8,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 78] = [
+const EXAMPLES: [Example; 81] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -49,6 +49,9 @@ const EXAMPLES: [Example; 78] = [
     ("cp -a --owner 0:0 rootfs/. disk.img:/", "a host tree, which then belongs to root"),
     ("cp -a disk.img:/etc disk.img:/etc.old", "a tree within the volume"),
     ("cp - disk.img:/home/dump.sql", "standard input as a file"),
+    ("export disk.img:/ root.tar", "the whole tree as an archive"),
+    ("export disk.img:/etc", "a directory on standard output, for a pipe"),
+    ("export disk.img --diff base.img layer.tar", "what changed since base.img, as a layer for containers"),
     ("mkdir -p disk.img:/srv/www/static", "a directory, and its missing parents"),
     ("mkdir -m 2775 disk.img:/srv/share", "files made in it belong to its group"),
     ("mv disk.img:/home/notes.txt disk.img:/home/old.txt", "a new name"),

@@ -65,6 +65,7 @@ mod matrix;
 mod mkfs;
 mod mkfs_options;
 mod mkfs_sweep;
+mod mkfs_tree;
 mod mmp;
 mod model;
 mod names;

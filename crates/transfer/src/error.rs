@@ -109,6 +109,12 @@ pub enum Cause {
     /// The device did not return the buffer of a read.
     #[error("the device did not return the buffer of a read")]
     NoMemory,
+    /// Archives have no sockets.
+    #[error("a socket is left out: archives have none")]
+    NoSocket,
+    /// In a layer the name would hide another.
+    #[error("a layer cannot have a file of this name: it would hide another")]
+    WhiteoutName,
     /// The number of further bad attributes of one file, after those reported individually.
     #[error("{0} more attributes could not be copied")]
     MoreAttributes(u64),
@@ -190,6 +196,7 @@ impl Error {
             Cause::Twice | Cause::Loop => libc::ELOOP,
             Cause::JustMade => libc::EEXIST,
             Cause::Moved => libc::ESTALE,
+            Cause::NoSocket | Cause::WhiteoutName => libc::EOPNOTSUPP,
             Cause::LongPath(_) => libc::ENAMETOOLONG,
             Cause::TooMuchData | Cause::TooMuchLinked => libc::EFBIG,
             Cause::ShortRead { .. } | Cause::NoMemory => libc::EIO,

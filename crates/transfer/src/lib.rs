@@ -10,6 +10,7 @@
 //! `devices` (devices that must not be written to), `options` (what is kept).
 //!
 //! For new volumes: [`Gathering`] makes a tree of directories, archives and images (`build`, its own reading path).
+//! Archives of a volume's trees: `pack`.
 //!
 //! Into volumes: `into` (its own reading path), `import` (the bytes of one file).
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ mod import;
 mod into;
 mod made;
 mod options;
+mod pack;
 mod read_ahead;
 mod steps;
 mod target;
@@ -40,4 +42,5 @@ pub use export::{Export, Observer};
 pub use import::{Dest, Onto, import, import_stream};
 pub use into::{From, Import, ImportOptions};
 pub use options::{Follow, Holes, Keep};
+pub use pack::{PackOptions, pack, pack_changes};
 pub use read_ahead::stream;

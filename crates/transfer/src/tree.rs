@@ -124,7 +124,7 @@ pub fn copy(
 /// Bytes of data that may be copied out of a volume of `size` bytes that claims this many bytes of inodes. In an honest
 /// volume no block belongs to two files, unless a feature allows it; one with more data than blocks would fill the
 /// host. Small contents may be inside inodes, of which a hostile volume may claim any number.
-fn allowance(size: u64, records: u64, shares: bool) -> u64 {
+pub fn allowance(size: u64, records: u64, shares: bool) -> u64 {
     let blocks = if shares { size.saturating_mul(SHARING_MAX) } else { size };
     blocks.saturating_add(records.min(size))
 }

@@ -3,7 +3,7 @@
 pub mod chattr;
 pub mod chmod;
 pub mod chown;
-mod moment;
+pub mod moment;
 pub mod symbolic;
 pub mod touch;
 

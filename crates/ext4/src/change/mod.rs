@@ -49,7 +49,7 @@ pub(crate) mod queued;
 mod remove;
 mod set_attributes;
 mod set_flags;
-mod set_xattr;
+pub(crate) mod set_xattr;
 mod shift;
 pub(crate) mod swap;
 mod times;

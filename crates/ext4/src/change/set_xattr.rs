@@ -27,8 +27,11 @@ enum Wanted<'a> {
     Acl { kind: AclKind, acl: Option<Acl> },
 }
 
-/// The name space of a full name, and the rest.
-fn split(name: &[u8]) -> Result<(XattrIndex, &[u8])> {
+/// The name space of a full name that can be set, and the rest.
+///
+/// # Errors
+/// [`Error::NotSupported`] for another name space, [`Error::Attribute`], [`Error::Invalid`].
+pub(crate) fn split(name: &[u8]) -> Result<(XattrIndex, &[u8])> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Error::Attribute(AttributeError::NameLength));
     }

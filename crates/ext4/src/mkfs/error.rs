@@ -72,7 +72,9 @@ fn errno_of(error: &(dyn StdError + 'static)) -> i32 {
     while let Some(cause) = next {
         match cause.downcast_ref::<io::Error>() {
             Some(error) if error.kind() == io::ErrorKind::InvalidInput => return libc::EINVAL,
-            Some(error) if error.raw_os_error().is_some() => return error.raw_os_error().unwrap_or(libc::EIO),
+            Some(error) if error.raw_os_error().is_some() => {
+                return error.raw_os_error().unwrap_or(libc::EIO);
+            }
             _ => {}
         }
         next = cause.source();

@@ -15,7 +15,7 @@ use uext4_ondisk::{Group, Ino, Pblk};
 pub(super) const LOST_FOUND: Ino = Ino(FIRST_INODE);
 const NAME: &[u8] = b"lost+found";
 /// Bytes of `lost+found`, preallocated so that a repair need not allocate.
-const LOST_FOUND_BYTES: u64 = 16 << 10;
+pub(super) const LOST_FOUND_BYTES: u64 = 16 << 10;
 const ORPHAN_BLOCKS_MIN: u64 = 32;
 /// Linux mounts no volume whose orphan file is larger.
 const ORPHAN_BLOCKS_MAX: u64 = 512;
@@ -23,7 +23,7 @@ const ORPHAN_BLOCKS_MAX: u64 = 512;
 const ORPHAN_RATIO: u64 = 4096;
 
 /// A new inode of this volume, without blocks.
-fn fresh(layout: &Layout, mode: u16, links: u16) -> Inode {
+pub(super) fn fresh(layout: &Layout, mode: u16, links: u16) -> Inode {
     let now = Timestamp { seconds: i64::try_from(layout.time).unwrap_or(i64::MAX), nanoseconds: 0 };
     let large = layout.superblock.geometry.inode_size() > 128;
     Inode {

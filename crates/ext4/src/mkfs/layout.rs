@@ -59,6 +59,22 @@ impl Layout {
         reserved.chain(self.inodes.keys().copied()).collect()
     }
 
+    /// Number of directories of each group.
+    pub(super) fn directories(&self) -> Vec<u32> {
+        let geometry = self.superblock.geometry;
+        let mut counts = vec![0; geometry.group_count() as usize];
+        for (&number, record) in &self.inodes {
+            let mode = record.first_chunk().map_or(0, |mode| u16::from_le_bytes(*mode));
+            if FileType::from_mode(mode) == Some(FileType::Directory)
+                && let Some((group, _)) = geometry.group_of_inode(Ino(number))
+                && let Some(count) = counts.get_mut(group.get() as usize)
+            {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
     /// Sets the free counts in the superblock.
     pub(super) fn count_free(&mut self) {
         let geometry = self.superblock.geometry;

@@ -4,6 +4,9 @@ use super::error::{Error, Result};
 use super::layout::Layout;
 use super::options::Options;
 use super::plan::{Ids, plan};
+use super::population::Population;
+use super::pour::{Pieces, pour};
+use super::tree::{Source, Tree};
 use super::write::{self, Manner};
 use super::{present, sizes};
 use crate::ground::error::Error as VolumeError;
@@ -41,24 +44,52 @@ pub fn format(device: &dyn Device, options: &Options) -> Result<Made> {
     format_on(device, options, |_| Ok(()))
 }
 
+/// Makes a volume with the files of a tree, likewise. Without a number of inodes in the options there are enough for
+/// the tree. The tree's root is the root directory; the option `root_owner` has no effect.
+///
+/// The time of change and of creation of all files is that of the options, and the time of access that of the last
+/// modification. The same tree, contents and options (with UUID, hash seed and time) make the same bytes.
+///
+/// # Errors
+/// See [`Error`]: all but [`Error::Failed`] and [`Error::Contents`] leave the device unchanged, and so does
+/// [`Error::Contents`] if it is not the source that failed.
+pub fn format_tree(device: &dyn Device, options: &Options, tree: &Tree, source: &dyn Source) -> Result<Made> {
+    writable(device)?;
+    let population = Population::of(tree)?;
+    let (layout, pieces, made) = lay_out(device.geometry(), options, Some(&population))?;
+    present::check(device, options.force)?;
+    let manner = Manner::of(device, options);
+    let superblock = write::write(device, layout, manner, || pour(device, &population, source, pieces))?;
+    Ok(Made { superblock, ..made })
+}
+
+/// The volume that [`format_tree()`] would make on a device of this geometry, as [`dry_run()`].
+///
+/// # Errors
+/// Those of [`dry_run()`]; [`Error::Contents`].
+pub fn dry_run_tree(device: Geometry, options: &Options, tree: &Tree) -> Result<Made> {
+    lay_out(device, options, Some(&Population::of(tree)?)).map(|(.., made)| made)
+}
+
+fn writable(device: &dyn Device) -> Result<()> {
+    match device.capabilities().read_only {
+        true => Err(VolumeError::ReadOnly("the device").into()),
+        false => Ok(()),
+    }
+}
+
 /// The same; `ready` is called when nothing is left to refuse, before anything is written.
 pub(super) fn format_on(
     device: &dyn Device,
     options: &Options,
     ready: impl FnOnce(&Superblock) -> std::result::Result<(), VolumeError>,
 ) -> Result<Made> {
-    if device.capabilities().read_only {
-        return Err(VolumeError::ReadOnly("the device").into());
-    }
-    let (layout, made) = lay_out(device.geometry(), options)?;
+    writable(device)?;
+    let (layout, _, made) = lay_out(device.geometry(), options, None)?;
     present::check(device, options.force)?;
-    let extended = &options.extended;
-    let manner = Manner {
-        lazy: extended.lazy_itable_init.unwrap_or(true),
-        discard: extended.discard && device.capabilities().discard,
-    };
+    let manner = Manner::of(device, options);
     ready(&made.superblock).map_err(Error::Failed)?;
-    Ok(Made { superblock: write::write(device, layout, manner)?, ..made })
+    Ok(Made { superblock: write::write(device, layout, manner, || Ok(0))?, ..made })
 }
 
 /// The volume that [`format()`] would make on a device of this geometry, apart from random numbers. Accesses no device.
@@ -66,10 +97,15 @@ pub(super) fn format_on(
 /// # Errors
 /// [`Error::Option`], [`Error::TooSmall`] and [`Error::TooLarge`], as for [`format()`].
 pub fn dry_run(device: Geometry, options: &Options) -> Result<Made> {
-    lay_out(device, options).map(|(_, made)| made)
+    lay_out(device, options, None).map(|(.., made)| made)
 }
 
-fn lay_out(device: Geometry, options: &Options) -> Result<(Layout, Made)> {
+/// The layout of the volume, and where the contents of its files go.
+pub(super) fn lay_out(
+    device: Geometry,
+    options: &Options,
+    files: Option<&Population<'_>>,
+) -> Result<(Layout, Pieces, Made)> {
     if options.extended.offset.is_some() {
         let text = "option `offset`: the device itself must begin there (see `Options::take_offset`)";
         return Err(Error::Option(text.into()));
@@ -80,13 +116,20 @@ fn lay_out(device: Geometry, options: &Options) -> Result<(Layout, Made)> {
             reason: format!("the volume is to have {size}"),
         });
     }
-    let sizes = sizes::decide(options, device)?;
+    let mut sizes = sizes::decide(options, device)?;
+    if let Some(files) = files
+        && options.inodes.is_none()
+        && sizes.geometry.inodes_count() < files.inodes_with_own()
+    {
+        let inodes = Some(files.inodes_with_own());
+        sizes = sizes::decide(&Options { inodes, ..options.clone() }, device)?;
+    }
     let journal_blocks = sizes.journal.blocks;
     let wanted = options.feature_words().compat.contains(Compat::HAS_JOURNAL);
     let without_journal = wanted && journal_blocks == 0 && options.extended.journal.is_none();
-    let layout = plan(options, sizes, ids(options)?)?;
+    let (layout, pieces) = plan(options, sizes, ids(options)?, files)?;
     let made = Made { superblock: layout.superblock.clone(), journal_blocks, without_journal };
-    Ok((layout, made))
+    Ok((layout, pieces, made))
 }
 
 pub(super) fn ids(options: &Options) -> Result<Ids> {

@@ -5,6 +5,10 @@
 //! makes them a volume (`write.rs`). A crash or an error before that leaves nothing that looks like a volume, old or
 //! new.
 //!
+//! [`format_tree()`] makes a volume with files: a [`Tree`] says which, and a [`Source`] reads their contents. Inodes,
+//! directories and maps are laid out in memory (`population`), the contents go to the device in large requests
+//! (`pour.rs`), and the rest follows as above. The journal stays empty.
+//!
 //! Little is written: unused bitmaps and inode tables are marked as uninitialised if descriptors have checksums, and
 //! zeros are written only where the device cannot tell that it reads as zeros already
 //! ([`Device::reads_zeros`](crate::device::Device::reads_zeros)). Nothing is discarded unless the options ask for it:
@@ -21,9 +25,12 @@ mod make;
 mod map;
 mod options;
 mod plan;
+mod population;
+mod pour;
 mod present;
 mod quota;
 mod sizes;
+mod smallest;
 mod space;
 mod tables;
 mod tree;
@@ -33,7 +40,8 @@ pub use error::{Error, Result};
 pub use external::{MadeJournal, format_journal, format_with_journal};
 pub use image::Image;
 pub use kinds::{Defaults, Kind};
-pub use make::{Made, dry_run, format};
+pub use make::{Made, dry_run, dry_run_tree, format, format_tree};
 pub use options::{Options, parse_uuid};
 pub use present::refuse_occupied;
-pub use tree::{Contents, Item, ItemId, ItemKind, Source, Tree};
+pub use smallest::{Free, smallest};
+pub use tree::{Contents, Item, ItemId, ItemKind, Source, SourceError, Tree};

@@ -153,7 +153,8 @@ pub(super) const KNOWN: Features = Features {
         .union(RoCompat::METADATA_CSUM)
         .union(RoCompat::QUOTA)
         .union(RoCompat::PROJECT)
-        .union(RoCompat::VERITY),
+        .union(RoCompat::VERITY)
+        .union(RoCompat::READONLY),
 };
 
 /// The feature with this name, as `dumpe2fs` prints it or under another name that mke2fs accepts.
@@ -195,6 +196,21 @@ impl Options {
     pub fn usage(mut self, list: &str) -> Result<Options> {
         self.usages = usages(list)?;
         Ok(self)
+    }
+
+    /// The options of a volume that is never written again: no journal, no orphan file, no room to grow, nothing
+    /// reserved, all metadata at the start, and the feature `read-only`, with which Linux mounts it only so. Comes
+    /// before [`Options::features`], which can take back each.
+    pub fn for_reading(mut self) -> Options {
+        let clear = Features {
+            compat: Compat::HAS_JOURNAL | Compat::ORPHAN_FILE | Compat::RESIZE_INODE | Compat::FAST_COMMIT,
+            ..Features::default()
+        };
+        let set = Features { ro_compat: RoCompat::READONLY, ..Features::default() };
+        self.features.extend([FeatureEdit::Clear(clear), FeatureEdit::Set(set)]);
+        self.extended.packed_meta_blocks = self.kind == Kind::Ext4;
+        self.reserved_percent.get_or_insert(0.0);
+        self
     }
 
     /// Removes and returns the byte of the device at which the volume starts (`-E offset=`). The caller opens the

@@ -4,6 +4,8 @@
 use super::error::{Error, Result};
 use super::layout::{EXTRA_ISIZE, Layout};
 use super::options::Options;
+use super::population::{Population, populate};
+use super::pour::Pieces;
 use super::sizes::Sizes;
 use super::space::Space;
 use super::tables::{Spread, first_block, place};
@@ -22,8 +24,13 @@ const MMP_INTERVAL: u16 = 5;
 const AES_256_XTS: u8 = 1;
 const AES_256_CTS: u8 = 4;
 
-/// Lays out the whole volume.
-pub(super) fn plan(options: &Options, sizes: Sizes, ids: Ids) -> Result<Layout> {
+/// Lays out the whole volume, with the files of a tree if there is one. Also returns where their contents go.
+pub(super) fn plan(
+    options: &Options,
+    sizes: Sizes,
+    ids: Ids,
+    files: Option<&Population<'_>>,
+) -> Result<(Layout, Pieces)> {
     let geometry = sizes.geometry;
     let mut space = Space::new(geometry);
     let spread = match sizes.log_flex {
@@ -44,7 +51,9 @@ pub(super) fn plan(options: &Options, sizes: Sizes, ids: Ids) -> Result<Layout> 
         time: ids.time,
     };
     let metadata = layout.space.taken() / u64::from(geometry.cluster_blocks());
-    files::directories(&mut layout, options)?;
+    if files.is_none() {
+        files::directories(&mut layout, options)?;
+    }
     files::bad_blocks(&mut layout)?;
     if layout.has(Compat::RESIZE_INODE) {
         files::resize_inode(&mut layout)?;
@@ -55,17 +64,33 @@ pub(super) fn plan(options: &Options, sizes: Sizes, ids: Ids) -> Result<Layout> 
     if sizes.features.incompat.contains(Incompat::MMP) {
         multi_mount(&mut layout)?;
     }
-    if sizes.features.ro_compat.contains(RoCompat::QUOTA) {
-        quota::place(&mut layout, options)?;
-    }
-    if layout.has(Compat::ORPHAN_FILE) {
-        files::orphans(&mut layout, options)?;
-    }
+    let pieces = match files {
+        Some(population) => {
+            // Quota counts all files.
+            if layout.has(Compat::ORPHAN_FILE) {
+                files::orphans(&mut layout, options)?;
+            }
+            let pieces = populate(&mut layout, population)?;
+            if sizes.features.ro_compat.contains(RoCompat::QUOTA) {
+                quota::place(&mut layout, options)?;
+            }
+            pieces
+        }
+        None => {
+            if sizes.features.ro_compat.contains(RoCompat::QUOTA) {
+                quota::place(&mut layout, options)?;
+            }
+            if layout.has(Compat::ORPHAN_FILE) {
+                files::orphans(&mut layout, options)?;
+            }
+            Pieces::default()
+        }
+    };
     let journal_clusters = u64::from(sizes.journal.blocks).div_ceil(u64::from(geometry.cluster_blocks()));
     let overhead = u64::from(geometry.first_data_block()) + metadata + journal_clusters;
     layout.superblock.overhead_clusters = u32::try_from(overhead).unwrap_or(0);
     layout.count_free();
-    Ok(layout)
+    Ok((layout, pieces))
 }
 
 /// The inputs that differ between runs: identity and time.

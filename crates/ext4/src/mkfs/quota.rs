@@ -53,8 +53,8 @@ struct Used {
     inodes: u64,
 }
 
-/// Places the quota files, with the usage of the files made so far. The volume's internal files are not counted, nor
-/// are files made later.
+/// Places the quota files, with the usage of the files made so far. The volume's own files are not counted, nor are
+/// files made later.
 pub(super) fn place(layout: &mut Layout, options: &Options) -> Result<()> {
     let mut types = options.quota_types();
     if layout.superblock.features.ro_compat.contains(RoCompat::PROJECT) {
@@ -86,9 +86,10 @@ pub(super) fn place(layout: &mut Layout, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The inodes that are counted: the root directory and all that are not reserved.
+/// The inodes that are counted: the root directory and all that are not reserved, without the orphan file.
 fn counted(layout: &Layout) -> Result<Vec<Inode>> {
-    let counts = |number: &u32| *number == Ino::ROOT.get() || *number >= FIRST_INODE;
+    let orphans = layout.superblock.orphan_file_inode;
+    let counts = |number: &u32| *number == Ino::ROOT.get() || *number >= FIRST_INODE && *number != orphans;
     let records = layout.inodes.iter().filter(|(number, _)| counts(number));
     let inodes = records.map(|(&number, record)| Inode::decode(record, Ino(number), &layout.superblock));
     inodes.collect::<std::result::Result<_, _>>().map_err(|corrupt| super::Error::Option(corrupt.to_string()))

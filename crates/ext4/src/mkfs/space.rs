@@ -93,6 +93,11 @@ impl Space {
         self.run_from(goal, most).or_else(|| self.run_from(self.first(), most))
     }
 
+    /// The next free run at or after a block, up to the last whole cluster of the volume.
+    pub(super) fn next_free(&self, from: u64) -> Option<(u64, u64)> {
+        self.run_from(from.max(self.first()), u64::MAX)
+    }
+
     fn run_from(&self, goal: u64, most: u64) -> Option<(u64, u64)> {
         let mut at = goal;
         while let Some(end) = self.met(at, 1) {

@@ -75,10 +75,13 @@ pub struct Contents {
 impl Contents {
     /// Contents without holes.
     pub fn whole(size: u64, key: u64) -> Contents {
-        let data = if size > 0 { vec![0..size] } else { Vec::new() };
-        Contents { size, data, key }
+        let data = Some(0..size).filter(|range| !range.is_empty());
+        Contents { size, data: data.into_iter().collect(), key }
     }
 }
+
+/// Why the contents of a file could not be read.
+pub type SourceError = Arc<dyn StdError + Send + Sync>;
 
 /// Reads the bytes of the regular files of a tree, from several threads at once.
 pub trait Source: Sync {
@@ -87,12 +90,7 @@ pub trait Source: Sync {
     ///
     /// # Errors
     /// Whatever keeps the bytes from being read, such as a file that has become shorter. The text names it.
-    fn read(
-        &self,
-        key: u64,
-        pos: u64,
-        buffer: &mut [u8],
-    ) -> std::result::Result<(), Arc<dyn StdError + Send + Sync>>;
+    fn read(&self, key: u64, pos: u64, buffer: &mut [u8]) -> std::result::Result<(), SourceError>;
 
     /// Called with a number of bytes that were written to the device.
     fn advance(&self, bytes: u64) {

@@ -1,18 +1,18 @@
 //! Writes a laid-out volume to the device: everything but the primary superblock, a flush, the superblock, a flush.
 
 use super::error::{Error, Result};
-use super::files::LOST_FOUND;
 use super::layout::Layout;
+use super::options::Options;
 use crate::ground::error::Error as VolumeError;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use uext4_blockdev::{BufferPool, Device, WriteDurability};
 use uext4_ondisk::Group;
-use uext4_ondisk::ext4::{Geometry, GroupDescriptor, GroupFlags, SUPERBLOCK_OFFSET, State, Superblock};
+use uext4_ondisk::ext4::{GroupDescriptor, GroupFlags, SUPERBLOCK_OFFSET, State, Superblock};
 use uext4_ondisk::{Ino, Pblk};
 
 /// Maximum bytes of one request.
-const REQUEST: usize = 1 << 20;
+pub(super) const REQUEST: usize = 1 << 20;
 /// Maximum bytes buffered before they are sent.
 const HELD_MAX: usize = 64 << 20;
 /// Maximum bytes of one discard.
@@ -127,16 +127,33 @@ pub(super) struct Manner {
     pub(super) discard: bool,
 }
 
-/// Writes the volume. After an error the device has no valid superblock, provided that it can still be written.
-pub(super) fn write(device: &dyn Device, layout: Layout, manner: Manner) -> Result<Superblock> {
+impl Manner {
+    /// What the options ask for and the device can do.
+    pub(super) fn of(device: &dyn Device, options: &Options) -> Manner {
+        let extended = &options.extended;
+        Manner {
+            lazy: extended.lazy_itable_init.unwrap_or(true),
+            discard: extended.discard && device.capabilities().discard,
+        }
+    }
+}
+
+/// Writes the volume; `pour` writes the contents of its files, and
+/// returns their bytes. After an error the device has no valid superblock,
+/// provided that it can still be written.
+pub(super) fn write(
+    device: &dyn Device,
+    layout: Layout,
+    manner: Manner,
+    pour: impl FnOnce() -> Result<u64>,
+) -> Result<Superblock> {
     let block = layout.block_size();
     let writer = Writer::new(device, block);
-    Course { writer, layout, manner }.run().map_err(|error| {
+    Course { writer, layout, manner }.run(pour).inspect_err(|_| {
         // The superblock may be on the device while the rest is not durable: wipe it. The first failure is the one
         // reported.
         let mut writer = Writer::new(device, block);
         let _hopeless = writer.wipe(SUPERBLOCK_OFFSET.max(block as u64)).and_then(|()| Ok(device.flush()?));
-        Error::Failed(error)
     })
 }
 
@@ -147,7 +164,13 @@ struct Course<'d> {
 }
 
 impl Course<'_> {
-    fn run(mut self) -> Written<Superblock> {
+    fn run(mut self, pour: impl FnOnce() -> Result<u64>) -> Result<Superblock> {
+        self.clear().map_err(Error::Failed)?;
+        self.writer.written += pour()?;
+        self.structures().map_err(Error::Failed)
+    }
+
+    fn clear(&mut self) -> Written<()> {
         let device = self.writer.device;
         self.clear_front()?;
         // The old contents are durably gone before any new structure is written among them.
@@ -157,7 +180,11 @@ impl Course<'_> {
             // The contents after a discard are undefined.
             self.clear_front()?;
         }
-        self.clear_rest()?;
+        self.clear_rest()
+    }
+
+    fn structures(mut self) -> Written<Superblock> {
+        let device = self.writer.device;
         let descriptors = self.groups()?;
         let table = self.descriptor_table(&descriptors)?;
         self.backups(&table)?;
@@ -212,6 +239,7 @@ impl Course<'_> {
         let features = self.layout.superblock.features;
         let lazily = features.metadata_csum() || features.gdt_csum();
         let used_inodes = self.layout.used_inodes();
+        let directories = self.layout.directories();
         let mut descriptors = Vec::new();
         for (group, index) in geometry.groups().zip(0..) {
             let Some(tables) = self.layout.tables.get(index).copied() else { break };
@@ -224,7 +252,7 @@ impl Course<'_> {
                 inode_table: Pblk(tables.inode_table),
                 free_clusters: self.layout.space.free_in(group),
                 free_inodes: ipg - used.len() as u32,
-                used_dirs: directories(&geometry, group),
+                used_dirs: directories.get(index).copied().unwrap_or(0),
                 unused_inodes: if lazily { ipg - last_used } else { 0 },
                 flags: GroupFlags::empty(),
                 exclude_bitmap: 0,
@@ -390,12 +418,6 @@ impl Course<'_> {
         self.writer.put(block.get(), &bytes)?;
         self.writer.send()
     }
-}
-
-/// Number of directories in a group.
-fn directories(geometry: &Geometry, group: Group) -> u32 {
-    let here = |ino| geometry.group_of_inode(ino).is_some_and(|(at, _)| at == group);
-    [Ino::ROOT, LOST_FOUND].into_iter().filter(|&ino| here(ino)).count() as u32
 }
 
 /// Sets the bits `[start, end)`.

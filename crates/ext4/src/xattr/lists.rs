@@ -131,6 +131,21 @@ impl Lists {
         })
     }
 
+    /// Those of a new inode whose record has room for `record` bytes, the magic number included.
+    pub(crate) fn empty(superblock: &Superblock, record: usize) -> Lists {
+        let fits = record >= MAGIC_SIZE + END_SIZE;
+        Lists {
+            record: XattrList::default(),
+            block: XattrList::default(),
+            before: Default::default(),
+            record_room: if fits { record - MAGIC_SIZE } else { 0 },
+            block_room: superblock.geometry.block_size() as usize - XATTR_BLOCK_HEADER_SIZE,
+            values_room: values_room(superblock),
+            new_values: Vec::new(),
+            elsewhere: elsewhere(superblock),
+        }
+    }
+
     /// The attribute of this name.
     pub(crate) fn find(&self, space: XattrIndex, name: &[u8]) -> Option<&ListedXattr> {
         self.record.find(space, name).or_else(|| self.block.find(space, name))

@@ -188,11 +188,15 @@ impl Gathered {
         buffer: &mut [u8],
     ) -> Result<(), GatherCause> {
         let StoreKind::Directory(base) = &self.stores[store as usize].kind else { return Err(short()) };
-        let file = match self.is_open(key) {
+        // Most files are read at once, and their threads need not wait for each other.
+        let whole = pos == 0 && i64::try_from(buffer.len()).is_ok_and(|length| length == print.size);
+        let file = match if whole { None } else { self.is_open(key) } {
             Some(file) => file,
             None => {
                 let file = Arc::new(open_below(base, path)?);
-                self.keep_open(key, file.clone());
+                if !whole {
+                    self.keep_open(key, file.clone());
+                }
                 file
             }
         };
@@ -208,10 +212,11 @@ impl Gathered {
 
     fn keep_open(&self, key: u64, file: Arc<File>) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.len() >= OPEN_MAX {
-            open.remove(0);
-        }
+        let oldest = if open.len() >= OPEN_MAX { Some(open.remove(0)) } else { None };
         open.push((key, file));
+        drop(open);
+        // Closed without the lock.
+        drop(oldest);
     }
 }
 

@@ -83,6 +83,15 @@ pub struct HtreeRoot<'a> {
 }
 
 /// Entries that fit behind `offset` in a block, the first one included.
+/// Children that the root or a node of a hash tree can have; 0 for a block of entries.
+pub fn htree_capacity(kind: DirBlockKind, format: &DirFormat) -> u32 {
+    match kind {
+        DirBlockKind::Linear => 0,
+        DirBlockKind::HtreeRoot => capacity(ROOT_ENTRIES_OFFSET, format),
+        DirBlockKind::HtreeNode => capacity(NODE_ENTRIES_OFFSET, format),
+    }
+}
+
 pub(super) fn capacity(offset: u32, format: &DirFormat) -> u32 {
     let tail = if format.checksums { DX_TAIL_SIZE } else { 0 };
     let space = format.block_size.saturating_sub(offset).saturating_sub(tail);

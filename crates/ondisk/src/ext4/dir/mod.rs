@@ -10,7 +10,7 @@ mod unicode_12_1;
 
 pub use fold::CaseFolder;
 pub use hash::{DirHash, HashVersion, UnsupportedHash, dir_hash, keyed_dir_hash};
-pub use htree::{HtreeEntry, HtreeIndex, HtreeRoot, verify_htree_checksum};
+pub use htree::{HtreeEntry, HtreeIndex, HtreeRoot, htree_capacity, verify_htree_checksum};
 pub use htree_encode::{
     encode_htree_entries, encode_htree_root_info, set_htree_levels, update_htree_checksum,
 };

@@ -4,9 +4,8 @@ use crate::error::CliError;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 /// The option, whether a value follows, and what to do instead.
-const OPTIONS: [(&str, bool, &str); 14] = [
+const OPTIONS: [(&str, bool, &str); 13] = [
     ("-c", false, "no block is tested; `e2fsck -c` can do that later"),
-    ("-d", true, "the new volume is empty; `uext4 cp` copies files into it"),
     ("-e", true, "the volume continues after errors, the default; `tune2fs -e` changes that"),
     ("-l", true, "no list of bad blocks is read; `e2fsck -l` can read one later"),
     ("-o", true, "the creator OS is always Linux"),

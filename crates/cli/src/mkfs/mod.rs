@@ -1,23 +1,32 @@
-//! `uext4 mkfs`: creates a volume.
+//! `uext4 mkfs`: creates a volume, empty or with files.
+
+mod files;
+mod missing;
 
 use crate::args::{Globals, JsonArgs};
+use crate::attributes::moment;
 use crate::error::{self, CliError};
-use crate::mkfs_missing::Missing;
 use crate::open::{OpenHow, device};
 use crate::out::Out;
 use crate::text;
 use clap::{Args, ValueEnum, ValueHint};
+use files::{Files, Size};
+use missing::Missing;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use uext4::DeviceSpec;
 use uext4::Switches;
-use uext4::device::{Device, Locator};
-use uext4::mkfs::{self, Defaults, Image, Kind, Made, Options};
+use uext4::device::{self as devices, Device, Geometry, Locator};
+use uext4::mkfs::{self, Defaults, Free, Image, Kind, Made, Options};
 
 /// Numbers of blocks that fit a line.
 const BACKUPS_IN_LINE: usize = 8;
+/// Bytes of a sector of an image file.
+const SECTOR: u32 = 512;
 
 /// Whose defaults.
 #[derive(Clone, Copy, ValueEnum)]
@@ -55,14 +64,48 @@ orphan_file_size=, quotatype=usrquota:grpquota:prjquota, test_fs, discard, nodis
 -n prints what would be created, even if the device has contents or is in use; a missing image file is not created,
 and is assumed to have sectors of 512 bytes.
 
-The same UUID, hash_seed and time (SOURCE_DATE_EPOCH in the environment, seconds since 1970) make the same volume.")]
+-d takes directories and archives of tar (v7, ustar, GNU, pax; plain, gzip or zstd, as the data says), - for one on
+standard input. Several are layers: files of later ones take the place of earlier ones, and from the second archive on
+.wh.NAME removes NAME, and .wh..wh..opq what lower layers have in its directory. Nothing is left out: a file that cannot
+be read, or an archive's path that leads out of the tree, ends the command before anything is written, and each is named.
+Inodes are made for all files; without -N there are enough. Contents are written once, each file in one piece.
+
+The same UUID and time (--time, or SOURCE_DATE_EPOCH in the environment, seconds since 1970) and the same files make the
+same volume, whoever makes it; --hash-seed follows from the UUID. Times of files later than that time become it.")]
 pub struct MkfsArgs {
     /// The device. A missing image file is created if SIZE is given.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
-    /// Size of the volume in bytes, with k, m, g or t; the whole device by default.
-    #[arg(value_name = "SIZE", value_parser = size)]
-    pub size: Option<u64>,
+    /// Size of the volume in bytes, with k, m, g or t, or `auto`: the smallest one for its files; the whole device by
+    /// default.
+    #[arg(value_name = "SIZE", value_parser = files::size)]
+    pub size: Option<Size>,
+    /// The same as an option.
+    #[arg(long = "size", value_name = "SIZE", value_parser = files::size, conflicts_with = "size")]
+    pub size_option: Option<Size>,
+    /// Put these files into the volume; see below. Several are layers.
+    #[arg(short = 'd', long = "from", value_name = "DIRECTORY|TAR|-", value_hint = ValueHint::AnyPath)]
+    pub from: Vec<OsString>,
+    /// With `auto`, the volume has this much free space: a size, or with % a part of the volume.
+    #[arg(long, value_name = "SIZE|N%", value_parser = files::free)]
+    pub free: Option<Free>,
+    /// Owner and group of all files, instead of those that the sources say.
+    #[arg(long, value_name = "UID:GID", requires = "from")]
+    pub owner: Option<String>,
+    /// A volume that is never written: no journal, nothing reserved, metadata together, and the feature read-only. Its
+    /// size is `auto` unless one is given.
+    #[arg(long, requires = "from")]
+    pub read_only: bool,
+    /// The time of all that has none, and the latest one that files have.
+    #[arg(long, value_name = "TIME", value_parser = moment::parse_date)]
+    pub time: Option<uext4::Time>,
+    /// Seed of the hashes of names; by default it follows from a given UUID, and is random otherwise.
+    #[arg(long, value_name = "UUID")]
+    pub hash_seed: Option<String>,
+    /// Where the contents of compressed archives and of pipes wait until they are written; the default is TMPDIR or
+    /// /tmp.
+    #[arg(long, value_name = "DIRECTORY", requires = "from", value_hint = ValueHint::DirPath)]
+    pub spool: Option<PathBuf>,
     /// Whose defaults to use.
     #[arg(long, value_name = "WHOSE", default_value = "upstream")]
     pub compat: Compat,
@@ -131,6 +174,40 @@ pub struct MkfsArgs {
     pub missing: Missing,
 }
 
+impl MkfsArgs {
+    /// The size that was given.
+    fn asked(&self) -> Option<Size> {
+        self.size.or(self.size_option)
+    }
+
+    /// That size in bytes.
+    fn bytes(&self) -> Option<u64> {
+        match self.asked() {
+            Some(Size::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Whether the files decide the size.
+    fn is_auto(&self) -> bool {
+        match self.asked() {
+            Some(size) => size == Size::Auto,
+            None => self.read_only,
+        }
+    }
+
+    /// Refuses what means nothing together.
+    fn check(&self) -> Result<(), CliError> {
+        if self.is_auto() && self.from.is_empty() {
+            return Err(CliError::usage("the size `auto` is that of files: name them with -d"));
+        }
+        if self.free.is_some() && !self.is_auto() {
+            return Err(CliError::usage("--free is for the size `auto`"));
+        }
+        Ok(())
+    }
+}
+
 /// Requires a unit: a bare number would be bytes here and KiB for mke2fs.
 fn size(text: &str) -> Result<u64, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -178,6 +255,7 @@ struct JsonMade<'a> {
 /// Runs it.
 pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
     args.missing.refuse()?;
+    args.check()?;
     let mut spec = device(&args.device)?;
     let failed = |error: mkfs::Error| told(&args.device, error);
     let mut options = options(args).map_err(failed)?;
@@ -188,13 +266,24 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
         return make_journal(args, &spec, &options, globals);
     }
     let journal = options.take_journal_device();
+    if journal.is_some() && !args.from.is_empty() {
+        return Err(CliError::usage("-d with -J device=: make the volume first, then copy into it with cp"));
+    }
+    let files = Files::gather(args, &spec, (&options, room(args, &spec)), globals)?;
+    if let Some(files) = &files {
+        options = files.sized(args, geometry(&spec)?, options).map_err(failed)?;
+    }
     let (made, created) = if args.dry_run {
-        (dry_run(args, &spec, &options, globals)?, false)
+        (dry_run(args, &spec, &options, files.as_ref(), globals)?, false)
     } else {
-        let image = Image::create(&spec, args.size).map_err(failed)?;
+        let image = Image::create(&spec, options.size).map_err(failed)?;
         let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
         let opened = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
-        let made = format(&*opened, journal.as_deref(), &options, &how).map_err(failed)?;
+        let made = match &files {
+            Some(files) => mkfs::format_tree(&*opened, &options, files.tree(), files),
+            None => format(&*opened, journal.as_deref(), &options, &how),
+        };
+        let made = made.map_err(failed)?;
         let created = image.is_new();
         image.keep();
         (made, created)
@@ -213,6 +302,26 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
         print(&mut out, &name, &made, args)?;
     }
     out.finish()
+}
+
+/// Bytes that the files of a volume can take, if that is known before: an archive that is larger is not read on.
+fn room(args: &MkfsArgs, spec: &DeviceSpec) -> Option<u64> {
+    if args.is_auto() {
+        return None;
+    }
+    args.bytes().or_else(|| Some(geometry(spec).ok()?.size))
+}
+
+/// The geometry of the device, even if it is in use; that of a usual one if it does not exist yet.
+fn geometry(spec: &DeviceSpec) -> Result<Geometry, CliError> {
+    let missing = matches!(&spec.locator, Locator::Path(path) if !path.exists());
+    if missing {
+        return Ok(Geometry { size: 0, logical_block: SECTOR, memory_align: SECTOR });
+    }
+    let how = devices::OpenOptions { write: false, force: true };
+    let opened = devices::open(spec, how).map_err(uext4::Error::from);
+    let opened = opened.map_err(|error| CliError::at(OsStr::new(&spec.to_string()), error))?;
+    Ok(opened.device.geometry())
 }
 
 /// Makes the volume, its journal on another device if one is named.
@@ -250,7 +359,7 @@ fn make_journal(
     if args.dry_run {
         return Err(CliError::usage("-n with -O journal_dev: a journal is not previewed"));
     }
-    let image = Image::create(spec, args.size).map_err(failed)?;
+    let image = Image::create(spec, args.bytes()).map_err(failed)?;
     let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
     let opened = how.open_device(spec).map_err(|error| CliError::at(&args.device, error))?;
     let made = mkfs::format_journal(&*opened, options).map_err(failed)?;
@@ -286,17 +395,21 @@ fn dry_run(
     args: &MkfsArgs,
     spec: &DeviceSpec,
     options: &Options,
+    files: Option<&Files>,
     globals: &Globals,
 ) -> Result<Made, CliError> {
     let failed = |error: mkfs::Error| told(&args.device, error);
-    let geometry = match Image::would_be(spec, args.size).map_err(failed)? {
+    let geometry = match Image::would_be(spec, options.size).map_err(failed)? {
         Some(geometry) => geometry,
         None => {
             let how = OpenHow::reading(globals, true, Switches::ON);
             how.open_device(spec).map_err(|error| CliError::at(&args.device, error))?.geometry()
         }
     };
-    mkfs::dry_run(geometry, options).map_err(failed)
+    match files {
+        Some(files) => mkfs::dry_run_tree(geometry, options, files.tree()).map_err(failed),
+        None => mkfs::dry_run(geometry, options).map_err(failed),
+    }
 }
 
 fn told(device: &OsStr, error: mkfs::Error) -> CliError {
@@ -321,7 +434,7 @@ fn options(args: &MkfsArgs) -> mkfs::Result<Options> {
         Type::Ext3 => Kind::Ext3,
         Type::Ext4 => Kind::Ext4,
     };
-    options.size = args.size;
+    options.size = args.bytes();
     options.block_size = args.block_size;
     options.cluster_size = args.cluster_size;
     options.inode_size = args.inode_size;
@@ -337,20 +450,53 @@ fn options(args: &MkfsArgs) -> mkfs::Result<Options> {
         "clear" => Some([0; 16]),
         text => Some(mkfs::parse_uuid(text).ok_or_else(|| option(format!("`{text}` is not a UUID")))?),
     };
-    if let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") {
-        let seconds = epoch.to_str().and_then(|seconds| seconds.parse().ok());
-        options.time =
-            Some(seconds.ok_or_else(|| option("SOURCE_DATE_EPOCH is not a number of seconds".into()))?);
+    options.time = time(args)?;
+    if args.read_only {
+        options = options.for_reading();
     }
     if let Some(list) = &args.usage {
         options = options.usage(list)?;
     }
     options = args.features.iter().try_fold(options, |options, list| options.features(list))?;
+    if let Some(seed) = hash_seed(args, &options)? {
+        options = options.extended(&format!("hash_seed={seed}"))?;
+    }
     options = args.extended.iter().try_fold(options, |options, list| options.extended(list))?;
     if args.with_journal {
         options = options.features("has_journal")?;
     }
     args.journal.iter().try_fold(options, |options, list| options.journal(list))
+}
+
+/// The time of everything, in seconds since 1970.
+fn time(args: &MkfsArgs) -> mkfs::Result<Option<u64>> {
+    let option = |text: &str| mkfs::Error::Option(text.into());
+    match args.time {
+        Some(uext4::Time::At(time)) => {
+            let seconds = u64::try_from(time.seconds);
+            return seconds.map(Some).map_err(|_| option("--time is before 1970"));
+        }
+        Some(_) => return Ok(None),
+        None => {}
+    }
+    let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    let seconds = epoch.to_str().and_then(|seconds| seconds.parse().ok());
+    seconds.map(Some).ok_or_else(|| option("SOURCE_DATE_EPOCH is not a number of seconds"))
+}
+
+/// The seed of the hashes of names: the given one, or one that follows from a given UUID.
+fn hash_seed(args: &MkfsArgs, options: &Options) -> mkfs::Result<Option<String>> {
+    if let Some(seed) = &args.hash_seed {
+        let known = mkfs::parse_uuid(seed).is_some();
+        let bad = || mkfs::Error::Option(format!("`{seed}` is not a UUID"));
+        return if known { Ok(Some(seed.clone())) } else { Err(bad()) };
+    }
+    let of = |uuid: [u8; 16]| {
+        let digest = Sha256::new().chain_update(b"hash_seed").chain_update(uuid).finalize();
+        let bytes = digest.first_chunk().copied().unwrap_or_default();
+        uuid::Builder::from_custom_bytes(bytes).into_uuid().hyphenated().to_string()
+    };
+    Ok(options.uuid.filter(|uuid| *uuid != [0; 16]).map(of))
 }
 
 fn json<'a>(made: &'a Made, created: bool, args: &MkfsArgs) -> JsonMade<'a> {

@@ -1,0 +1,148 @@
+//! Writes the contents of the files of a new volume: large requests in the order of the blocks, from several threads.
+
+use super::error::{Error, Result};
+use super::population::Population;
+use super::tree::{Contents, Source};
+use super::write::REQUEST;
+use crate::ground::error::Error as VolumeError;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use uext4_blockdev::{BufferPool, Device, WriteDurability};
+
+/// Threads. Reading, copying and the device overlap; more threads than this gained nothing.
+const THREADS: usize = 4;
+
+/// Bytes of a file that lie together on the device. Whole blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    /// Of the file, in the population.
+    position: u32,
+    /// First byte in the file.
+    at: u64,
+    /// First byte on the device.
+    disk: u64,
+    length: u64,
+}
+
+/// Where the contents of the files go.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    list: Vec<Piece>,
+}
+
+impl Pieces {
+    /// Adds bytes of a file, whole blocks, and the first byte of the device that they go to.
+    pub(super) fn add(&mut self, position: u32, bytes: Range<u64>, disk: u64) {
+        self.list.push(Piece { position, at: bytes.start, disk, length: bytes.end - bytes.start });
+    }
+
+    /// Requests: pieces next to each other on the device, [`REQUEST`] bytes at most.
+    fn requests(mut self) -> Vec<Vec<Piece>> {
+        self.list.sort_unstable_by_key(|piece| piece.disk);
+        let mut requests: Vec<Vec<Piece>> = Vec::new();
+        let (mut end, mut room) = (0, 0);
+        for mut piece in self.list {
+            while piece.length > 0 {
+                if piece.disk != end || room == 0 {
+                    requests.push(Vec::new());
+                    room = REQUEST as u64;
+                }
+                let length = piece.length.min(room);
+                if let Some(request) = requests.last_mut() {
+                    request.push(Piece { length, ..piece });
+                }
+                (end, room) = (piece.disk + length, room - length);
+                piece = Piece {
+                    at: piece.at + length,
+                    disk: piece.disk + length,
+                    length: piece.length - length,
+                    ..piece
+                };
+            }
+        }
+        requests
+    }
+}
+
+/// Writes all contents, and returns their bytes in whole blocks. Waits for all requests.
+///
+/// # Errors
+/// [`Error::Contents`] if the source fails, [`Error::Failed`] if the device does: the first that was met.
+pub(super) fn pour(
+    device: &dyn Device,
+    population: &Population<'_>,
+    source: &dyn Source,
+    pieces: Pieces,
+) -> Result<u64> {
+    let bytes = pieces.list.iter().map(|piece| piece.length).sum();
+    let requests = pieces.requests();
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || -> Result<()> {
+        let pool = BufferPool::new(REQUEST).map_err(VolumeError::from).map_err(Error::Failed)?;
+        let mut buffer = pool.take(REQUEST).map_err(VolumeError::from).map_err(Error::Failed)?;
+        while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if failed.load(Ordering::Relaxed) {
+                break;
+            }
+            let done = send(device, population, source, request, &mut buffer);
+            if done.is_err() {
+                failed.store(true, Ordering::Relaxed);
+                return done;
+            }
+        }
+        Ok(())
+    };
+    if requests.len() < THREADS {
+        return work().map(|()| bytes);
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        let died = || Error::Failed(VolumeError::Invalid("a thread that writes died".into()));
+        let ends: Vec<_> =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(died()))).collect();
+        ends.into_iter().collect::<Result<()>>().map(|()| bytes)
+    })
+}
+
+fn send(
+    device: &dyn Device,
+    population: &Population<'_>,
+    source: &dyn Source,
+    request: &[Piece],
+    buffer: &mut [u8],
+) -> Result<()> {
+    let mut filled = 0;
+    for piece in request {
+        let length = piece.length as usize;
+        let place = buffer.get_mut(filled..filled + length).unwrap_or_default();
+        let contents = population.contents(piece.position);
+        fill(source, contents, piece.at, place).map_err(|error| population.failed(piece.position, error))?;
+        filled += length;
+    }
+    let start = request.first().map_or(0, |first| first.disk);
+    let bytes = buffer.get(..filled).unwrap_or_default();
+    let written = device.write_at(bytes, start, WriteDurability::Cached);
+    written.map_err(VolumeError::from).map_err(Error::Failed)?;
+    source.advance(filled as u64);
+    Ok(())
+}
+
+/// Fills memory with the bytes of a file from `at` on: zeros where it has holes, and behind its end.
+fn fill(
+    source: &dyn Source,
+    contents: &Contents,
+    at: u64,
+    place: &mut [u8],
+) -> std::result::Result<(), super::tree::SourceError> {
+    let end = at + place.len() as u64;
+    let mut done = at;
+    let first = contents.data.partition_point(|range| range.end <= at);
+    for range in contents.data.get(first..).unwrap_or_default().iter().take_while(|range| range.start < end) {
+        let (from, to) = (range.start.max(at), range.end.min(end));
+        place[(done - at) as usize..(from - at) as usize].fill(0);
+        source.read(contents.key, from, &mut place[(from - at) as usize..(to - at) as usize])?;
+        done = to;
+    }
+    place[(done - at) as usize..].fill(0);
+    Ok(())
+}
