@@ -1,6 +1,6 @@
 //! Images of containers: those that umoci and skopeo make, and those that are not what they say.
 
-use crate::common::{Tar, described, find, host, item, paths, run, same};
+use crate::common::{Head, Tar, described, find, host, item, paths, run, same};
 use flate2::{Compression, write::GzEncoder};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
@@ -142,6 +142,13 @@ fn a_whiteout_in_the_lowest_layer_is_no_file() {
     // Its bytes are proved, so it needs no end mark.
     folder.index(&[folder.image(&[("", tar().file("b", "b").0)])]);
     assert_eq!(paths(&gather(folder.path(), None, None).unwrap().tree), ["b"]);
+    // But all that it says it has.
+    let cut = tar().head(&Head::new("b", b'0', 5000)).data(b"b").0;
+    for kind in ["", "+gzip"] {
+        folder.index(&[folder.image(&[(kind, cut.clone())])]);
+        let failures = refused(&folder, "a file that is cut");
+        assert!(matches!(failures.errors[0].cause, GatherCause::Truncated(_)), "{failures}");
+    }
 }
 
 #[test]
@@ -250,6 +257,8 @@ fn documents_that_contradict_themselves_are_refused() {
     fs::write(folder.path().join("index.json"), vec![b' '; 5 << 20]).unwrap();
     let large = refused(&folder, "a large index");
     assert!(matches!(large.errors[0].cause, GatherCause::TooLarge { .. }), "{large}");
+    folder.index(&[folder.image(&layers())]);
+    gather(folder.path(), None, None).unwrap();
     fs::write(folder.path().join("oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
     refused(&folder, "another version");
     fs::remove_file(folder.path().join("oci-layout")).unwrap();

@@ -63,7 +63,7 @@ fn a_manifest_changes_and_adds() {
  time=5.6
 	null type=char device=native,1,3 mode=666
 ..
-dev type=dir uid=7
+dev type=dir uname=root uid=7
   b\\040c type=link link=d/a
   pipe type=fifo
 ..

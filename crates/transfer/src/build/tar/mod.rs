@@ -290,6 +290,7 @@ fn has_list(header: &Header<'_>) -> bool {
 fn kind(header: &Header<'_>, path: &[u8]) -> Result<EntryKind, GatherCause> {
     let device = || header.device();
     Ok(match header.typeflag() {
+        // v7 has no type for directories.
         b'0' if path.ends_with(b"/") => EntryKind::Directory,
         b'0' | b'S' => EntryKind::Regular,
         b'1' => EntryKind::HardLink,
