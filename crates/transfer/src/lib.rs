@@ -33,7 +33,9 @@ mod target;
 mod tree;
 mod xattrs;
 
-pub use build::{ArchiveInput, Failures, GatherCause, GatherError, GatherOptions, Gathered, Gathering};
+pub use build::{
+    ArchiveInput, Failures, Fakeroot, GatherCause, GatherError, GatherOptions, Gathered, Gathering, IdRange,
+};
 pub use devices::Devices;
 pub use error::{Cause, Error, Result, Subject};
 pub use export::{Export, Observer};

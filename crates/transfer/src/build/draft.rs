@@ -82,6 +82,8 @@ pub struct Node {
     links: u32,
     /// The layer that its attributes are from.
     layer: u32,
+    /// The last layer that hid everything below it: in that layer there is nothing to hide any more.
+    opaque: u32,
 }
 
 impl Node {
@@ -133,7 +135,7 @@ impl Draft {
     pub fn new(limits: Limits, owners: Owners, time: Timestamp) -> Draft {
         let mut made = Attributes { mode: 0o755, uid: 0, gid: 0, modified: time, xattrs: Xattrs::new() };
         owners.apply(&mut made);
-        let root = Node { attributes: made.clone(), body: Body::directory(), links: 1, layer: 0 };
+        let root = Node { attributes: made.clone(), body: Body::directory(), links: 1, layer: 0, opaque: 0 };
         let nodes = vec![Some(root)];
         Draft { nodes, free: Vec::new(), layer: 0, data: 0, memory: OVERHEAD, limits, owners, made }
     }
@@ -222,7 +224,7 @@ impl Draft {
             self.mark(spot.directory, &spot.name);
             return Ok(link.node);
         }
-        let node = Node { attributes, body, links: 0, layer: self.layer };
+        let node = Node { attributes, body, links: 0, layer: self.layer, opaque: 0 };
         self.has_memory(node.memory())?;
         self.memory += node.memory();
         if let Body::Regular(bytes) = &node.body {
@@ -258,8 +260,13 @@ impl Draft {
     /// A directory that nothing describes.
     pub fn make(&mut self, directory: NodeId, name: &[u8]) -> Result<NodeId, GatherCause> {
         let spot = Spot { directory, name: name.into() };
-        let node =
-            Node { attributes: self.made.clone(), body: Body::directory(), links: 0, layer: self.layer };
+        let node = Node {
+            attributes: self.made.clone(),
+            body: Body::directory(),
+            links: 0,
+            layer: self.layer,
+            opaque: 0,
+        };
         self.has_memory(node.memory())?;
         self.memory += node.memory();
         let id = self.add(node)?;
@@ -352,6 +359,10 @@ impl Draft {
     pub fn make_opaque(&mut self, directory: NodeId) {
         let mut directories = vec![directory];
         while let Some(directory) = directories.pop() {
+            let layer = self.layer;
+            if std::mem::replace(&mut self.node_mut(directory).opaque, layer) == layer {
+                continue;
+            }
             let Body::Directory(names) = &self.node(directory).body else { continue };
             let (mut lower, below) = (Vec::new(), directories.len());
             for (name, link) in names {

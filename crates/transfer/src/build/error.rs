@@ -68,6 +68,18 @@ pub enum GatherCause {
         max: u64,
     },
 
+    /// An image that is not what it says, or none that can be chosen.
+    #[error("{0}")]
+    Image(String),
+    /// Bytes that do not have their digest.
+    #[error("its bytes have the digest {found}, not {wanted}")]
+    Digest {
+        /// The digest that the image says.
+        wanted: String,
+        /// The digest of the bytes.
+        found: String,
+    },
+
     /// A path with a component `..`.
     #[error("the path leads out of its directory (`..`)")]
     Outside,
@@ -116,8 +128,13 @@ impl GatherCause {
         match self {
             C::Host(error) => error.errno(),
             C::Io { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
-            C::Truncated(_) | C::Checksum | C::Field(_) | C::Extended(_) | C::Sparse(_) => libc::EBADMSG,
-            C::Format(_) | C::Type(_) | C::Acl(_) => libc::EINVAL,
+            C::Digest { .. }
+            | C::Truncated(_)
+            | C::Checksum
+            | C::Field(_)
+            | C::Extended(_)
+            | C::Sparse(_) => libc::EBADMSG,
+            C::Format(_) | C::Image(_) | C::Type(_) | C::Acl(_) => libc::EINVAL,
             C::TooLarge { .. } => libc::E2BIG,
             C::Outside | C::ThroughLink(_) => libc::EXDEV,
             C::TooManyLinks(_) => libc::ELOOP,

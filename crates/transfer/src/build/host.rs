@@ -2,6 +2,7 @@
 
 use super::draft::{Attributes, Body, Bytes, Draft, NodeId, ROOT, Spot, Xattrs};
 use super::error::{Failures, GatherCause, GatherError};
+use super::fakeroot::Fakeroot;
 use super::gathered::{Place, Print, Store, StoreKind};
 use crate::devices::Devices;
 use crate::error::{Cause, Error};
@@ -25,6 +26,7 @@ pub struct HostWalk<'a> {
     store: u32,
     /// Files with several names.
     linked: HashMap<(u64, u64), NodeId>,
+    fakeroot: Option<&'a Fakeroot>,
     failures: &'a mut Failures,
 }
 
@@ -40,13 +42,13 @@ struct Level {
 impl<'a> HostWalk<'a> {
     pub fn new(
         base: &'a Path,
-        devices: &'a Devices,
+        (devices, fakeroot): (&'a Devices, Option<&'a Fakeroot>),
         draft: &'a mut Draft,
         store: u32,
         failures: &'a mut Failures,
     ) -> Self {
         let tree = HostTree { base, devices, how: (true, Follow::Sources, Holes::Source) };
-        HostWalk { tree, draft, store, linked: HashMap::new(), failures }
+        HostWalk { tree, draft, store, linked: HashMap::new(), fakeroot, failures }
     }
 
     /// Adds everything in the directory to the draft. What cannot be read is noted. Returns what the contents are read
@@ -60,7 +62,7 @@ impl<'a> HostWalk<'a> {
         }
         let open = root.fd().ok_or_else(|| fail(GatherCause::Changed))?;
         let directory = open.try_clone().map_err(|error| fail(GatherCause::io("duplicate")(error)))?;
-        let attributes = self.attributes(&root, b"")?;
+        let attributes = self.attributes(&root, &self.item(&root), b"")?;
         self.draft.put_root(attributes).map_err(fail)?;
         self.walk(root)?;
         Ok(Store { name: base.to_owned(), kind: StoreKind::Directory(directory) })
@@ -106,7 +108,7 @@ impl<'a> HostWalk<'a> {
         path: &[u8],
     ) -> Result<Option<(HostThing, NodeId)>, GatherCause> {
         let thing = self.tree.child(&level.thing, name, path)?;
-        let item = self.tree.item(&thing).clone();
+        let item = self.item(&thing);
         if self.tree.is_destination(&thing) {
             return Err(self.host_error(path, Cause::DestinationDevice).into());
         }
@@ -115,7 +117,7 @@ impl<'a> HostWalk<'a> {
             self.draft.link(&spot, node)?;
             return Ok(None);
         }
-        let attributes = self.attributes(&thing, path).map_err(|error| error.cause)?;
+        let attributes = self.attributes(&thing, &item, path).map_err(|error| error.cause)?;
         let body = self.body(&thing, &item, path)?;
         let node = self.draft.put(&spot, attributes, body)?;
         if item.kind == FileKind::Directory {
@@ -127,9 +129,17 @@ impl<'a> HostWalk<'a> {
         Ok(None)
     }
 
-    fn attributes(&self, thing: &HostThing, path: &[u8]) -> Result<Attributes, GatherError> {
+    /// What it is, or what fakeroot takes it for.
+    fn item(&self, thing: &HostThing) -> Item {
+        let mut item = self.tree.item(thing).clone();
+        if let Some(fakeroot) = self.fakeroot {
+            fakeroot.apply(&mut item);
+        }
+        item
+    }
+
+    fn attributes(&self, thing: &HostThing, item: &Item, path: &[u8]) -> Result<Attributes, GatherError> {
         let fail = |error: Error| GatherError::new(self.tree.base, error);
-        let item = self.tree.item(thing);
         let mut xattrs = Xattrs::new();
         for name in self.tree.xattr_names(thing, path).map_err(fail)? {
             if let Some(value) = self.tree.xattr(thing, &name, path).map_err(fail)? {

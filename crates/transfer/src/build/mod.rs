@@ -8,17 +8,20 @@
 //! What is not sure is refused by name, and nothing is left out: a file that cannot be read, an entry that leads out
 //! of the tree. All such are listed at the end.
 //!
-//! Reading path: here → `archive` (entries become files) → `tar` (headers, bounded), `steps` (paths through the tree),
-//! `whiteouts` → `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories),
-//! `input`, `decode`, `spool` (bytes), `owners` (options).
+//! Reading path: here → `archive` (entries become files) → `tar` (headers, bounded), `steps` (paths), `whiteouts` →
+//! `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories), `oci`,
+//! `input`, `decode`, `spool` (bytes); `owners`, `fakeroot`, `mtree` (attributes that are said elsewhere).
 
 mod archive;
 mod decode;
 mod draft;
 mod error;
+mod fakeroot;
 mod gathered;
 mod host;
 mod input;
+mod mtree;
+mod oci;
 mod owners;
 mod spool;
 mod steps;
@@ -27,7 +30,9 @@ mod whiteouts;
 
 pub use archive::ArchiveInput;
 pub use error::{Failures, GatherCause, GatherError};
+pub use fakeroot::Fakeroot;
 pub use gathered::Gathered;
+pub use owners::IdRange;
 
 use crate::devices::Devices;
 use archive::{Contents, How, Opened, Unpacker};
@@ -35,8 +40,12 @@ use draft::{Draft, Limits};
 use gathered::{Store, StoreKind};
 use host::HostWalk;
 use input::From;
+use mtree::Manifest;
+use oci::{Hash, Layout};
 use owners::Owners;
 use spool::Spool;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use steps::Through;
@@ -49,6 +58,12 @@ const MEMORY_MAX: u64 = 4 << 30;
 pub struct GatherOptions {
     /// Owner and group of everything, instead of those that the inputs say.
     pub owner: Option<(u32, u32)>,
+    /// Users that become others, in access control lists too. The first range counts that has one.
+    pub users: Vec<IdRange>,
+    /// Same, for groups.
+    pub groups: Vec<IdRange>,
+    /// What files of directories are in the eyes of fakeroot.
+    pub fakeroot: Option<Fakeroot>,
     /// Times later than this many seconds since 1970 become it, as with `tar --clamp-mtime`.
     pub latest: Option<i64>,
     /// The time of directories that no input describes. The default is now.
@@ -62,6 +77,9 @@ pub struct GatherOptions {
     pub spool: PathBuf,
     /// The devices under the volume, which are not gathered.
     pub devices: Devices,
+    /// The platform of images that are for several: `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`, in the words of
+    /// Go. The default is Linux on this machine.
+    pub platform: Option<String>,
 }
 
 impl Default for GatherOptions {
@@ -69,12 +87,16 @@ impl Default for GatherOptions {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         GatherOptions {
             owner: None,
+            users: Vec::new(),
+            groups: Vec::new(),
+            fakeroot: None,
             latest: None,
             time: Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() },
             bytes_max: None,
             memory_max: MEMORY_MAX,
             spool: std::env::temp_dir(),
             devices: Devices::default(),
+            platform: None,
         }
     }
 }
@@ -93,7 +115,8 @@ impl Gathering {
     /// An empty tree.
     pub fn new(options: GatherOptions) -> Gathering {
         let limits = Limits { data: options.bytes_max.unwrap_or(u64::MAX), memory: options.memory_max };
-        let owners = Owners { all: options.owner, latest: options.latest };
+        let (users, groups) = (options.users.clone(), options.groups.clone());
+        let owners = Owners { all: options.owner, users, groups, latest: options.latest };
         let draft = Draft::new(limits, owners, options.time);
         Gathering { options, draft, stores: Vec::new(), spool: None, failures: Failures::default() }
     }
@@ -107,8 +130,8 @@ impl Gathering {
     pub fn host(&mut self, directory: &Path) -> Result<(), Failures> {
         self.draft.begin_layer();
         let store = self.stores.len() as u32;
-        let devices = &self.options.devices;
-        let walk = HostWalk::new(directory, devices, &mut self.draft, store, &mut self.failures);
+        let how = (&self.options.devices, self.options.fakeroot.as_ref());
+        let walk = HostWalk::new(directory, how, &mut self.draft, store, &mut self.failures);
         match walk.run() {
             Ok(store) => {
                 self.stores.push(store);
@@ -130,13 +153,47 @@ impl Gathering {
         let through = if layered { Through::Links } else { Through::Nothing };
         let how = How { through, whiteouts: layered, verified: false };
         let added = match Opened::new(input) {
-            Ok(opened) => self.layer(name, how, opened),
+            Ok(opened) => self.layer(name, how, opened, None),
             Err(cause) => Err(GatherError::new(name, cause)),
         };
         added.map_err(|error| self.failures.ended_by(error))
     }
 
-    fn layer(&mut self, name: &Path, how: How, opened: Opened) -> Result<(), GatherError> {
+    /// Adds the layers of a container image in an OCI layout folder. `reference` is its name there (the annotation
+    /// `org.opencontainers.image.ref.name`) or its digest; none: the only image. All digests and sizes are checked.
+    /// Paths through symbolic links are followed within the tree, as containers' programs do, and whiteouts hide what
+    /// lower layers have.
+    ///
+    /// # Errors
+    /// An image that is not there, is damaged or has layers that cannot be read. Entries that are refused are told by
+    /// [`Gathering::finish`].
+    pub fn oci(&mut self, folder: &Path, reference: Option<&str>) -> Result<(), Failures> {
+        self.image(folder, reference).map_err(|error| self.failures.ended_by(error))
+    }
+
+    fn image(&mut self, folder: &Path, reference: Option<&str>) -> Result<(), GatherError> {
+        let how = How { through: Through::Links, whiteouts: true, verified: true };
+        let fail = |cause| GatherError::new(folder, cause);
+        let layout = Layout::open(folder).map_err(fail)?;
+        for layer in layout.layers(reference, self.options.platform.as_deref()).map_err(fail)? {
+            self.draft.begin_layer();
+            let name = folder.join(layer.digest.path());
+            let opened = layout.open_layer(&layer).and_then(|file| Opened::new(ArchiveInput::File(file)));
+            let opened = opened.map_err(|cause| GatherError::new(&name, cause))?;
+            let mut hash = Hash::default();
+            self.layer(&name, how, opened, Some(&mut hash))?;
+            hash.check(&layer).map_err(|cause| GatherError::new(&name, cause))?;
+        }
+        Ok(())
+    }
+
+    fn layer(
+        &mut self,
+        name: &Path,
+        how: How,
+        opened: Opened,
+        hash: Option<&mut Hash>,
+    ) -> Result<(), GatherError> {
         let number = self.stores.len() as u32;
         if let Some(store) = archive::store(name, &opened) {
             self.stores.push(store);
@@ -146,11 +203,36 @@ impl Gathering {
             Opened::Stream(stream, compression) => {
                 let spooled = spooled(&mut self.spool, &mut self.stores, &self.options.spool);
                 let (spool, number) = spooled.map_err(|cause| GatherError::new(name, cause))?;
-                (Contents::Spooled(spool, number), From::Stream(compression.decode(stream)))
+                let decoded = compression.decode(stream);
+                (Contents::Spooled(spool, number), From::Stream(oci::hashed(decoded, hash)))
             }
         };
         let (draft, failures) = (&mut self.draft, &mut self.failures);
         Unpacker { name: name.to_owned(), how, draft, contents, failures }.run(from)
+    }
+
+    /// Applies a manifest in the form of mtree(5) to what was gathered so far: what it says of owners, modes and times
+    /// counts more than inputs and options, and it may add directories, links and nodes.
+    ///
+    /// # Errors
+    /// A file that cannot be read. Lines that are wrong are told by [`Gathering::finish`].
+    pub fn mtree(&mut self, manifest: &Path) -> Result<(), Failures> {
+        let mut text = Vec::new();
+        let read = File::open(manifest)
+            .and_then(|file| file.take(mtree::MANIFEST_MAX + 1).read_to_end(&mut text))
+            .map_err(GatherCause::io("read"));
+        let applied = match read {
+            Ok(size) if size as u64 > mtree::MANIFEST_MAX => {
+                let (size, max) = (size as u64, mtree::MANIFEST_MAX);
+                Err(GatherError::new(manifest, GatherCause::TooLarge { what: "manifest", size, max }))
+            }
+            Ok(_) => {
+                let (draft, failures, time) = (&mut self.draft, &mut self.failures, self.options.time);
+                Manifest { draft, time, name: manifest, failures }.run(&text)
+            }
+            Err(cause) => Err(GatherError::new(manifest, cause)),
+        };
+        applied.map_err(|error| self.failures.ended_by(error))
     }
 
     /// The finished tree.

@@ -12,6 +12,8 @@ pub const PATH_MAX: usize = 1 << 16;
 pub const DEPTH_MAX: usize = 4096;
 /// Bytes of a name, at most.
 const NAME_MAX: usize = 255;
+/// Components of a path and of all links on it, at most.
+const STEPS_MAX: usize = 4 * DEPTH_MAX;
 /// Symbolic links followed on one path (the kernel's `MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
@@ -49,15 +51,37 @@ pub fn components(path: &[u8]) -> Result<Vec<&[u8]>, GatherCause> {
 
 /// A way through the tree.
 struct Way {
-    /// The directories from the root to where it is.
+    /// The directories below the root to where it is.
     directories: Vec<NodeId>,
     /// What is still to come, the next one last.
     pending: Vec<Vec<u8>>,
     links: usize,
+    steps: usize,
     through: Through,
 }
 
 impl Way {
+    fn new(components: &[&[u8]], through: Through) -> Way {
+        let pending = components.iter().rev().map(|name| name.to_vec()).collect();
+        Way { directories: Vec::new(), pending, links: 0, steps: 0, through }
+    }
+
+    /// The next name. What a link's target has of `.` and `..` is done: above the root is the root.
+    fn next(&mut self) -> Result<Option<Vec<u8>>, GatherCause> {
+        while let Some(name) = self.pending.pop() {
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return Err(GatherCause::Name("the path and its links have more than 16384 components"));
+            }
+            match &name[..] {
+                b"." => {}
+                b".." => drop(self.directories.pop()),
+                _ => return Ok(Some(name)),
+            }
+        }
+        Ok(None)
+    }
+
     fn here(&self) -> NodeId {
         self.directories.last().copied().unwrap_or(ROOT)
     }
@@ -72,7 +96,7 @@ impl Way {
             return Err(GatherCause::TooManyLinks(LINKS_MAX));
         }
         if target.first() == Some(&b'/') {
-            self.directories.truncate(1);
+            self.directories.clear();
         }
         let steps = target.split(|&byte| byte == b'/').rev().filter(|name| !name.is_empty());
         self.pending.extend(steps.map(<[u8]>::to_vec));
@@ -101,11 +125,8 @@ fn step(draft: &Draft, link: Option<Link>) -> Step {
 /// current layer.
 pub fn enter(draft: &mut Draft, components: &[&[u8]], through: Through) -> Result<NodeId, GatherCause> {
     let mut way = Way::new(components, through);
-    while let Some(name) = way.pending.pop() {
+    while let Some(name) = way.next()? {
         let here = way.here();
-        if is_up(&mut way, &name) {
-            continue;
-        }
         let link = draft.find(here, &name);
         let directory = match step(draft, link) {
             Step::Directory(directory) => directory,
@@ -132,10 +153,7 @@ pub fn enter(draft: &mut Draft, components: &[&[u8]], through: Through) -> Resul
 /// The directory at the end of these components, if there is one. Changes nothing.
 pub fn find(draft: &Draft, components: &[&[u8]], through: Through) -> Result<Option<NodeId>, GatherCause> {
     let mut way = Way::new(components, through);
-    while let Some(name) = way.pending.pop() {
-        if is_up(&mut way, &name) {
-            continue;
-        }
+    while let Some(name) = way.next()? {
         match step(draft, draft.find(way.here(), &name)) {
             Step::Directory(directory) => way.directories.push(directory),
             Step::Target(target) => way.follow(&name, &target)?,
@@ -154,21 +172,6 @@ pub fn locate(
     let Some((name, parents)) = components.split_last() else { return Ok(None) };
     let directory = enter(draft, parents, through)?;
     Ok(Some(Spot { directory, name: (*name).into() }))
-}
-
-impl Way {
-    fn new(components: &[&[u8]], through: Through) -> Way {
-        let pending = components.iter().rev().map(|name| name.to_vec()).collect();
-        Way { directories: vec![ROOT], pending, links: 0, through }
-    }
-}
-
-/// Whether a step of a link's target is `.` or `..`, which is done. Above the root is the root.
-fn is_up(way: &mut Way, name: &[u8]) -> bool {
-    if name == b".." && way.directories.len() > 1 {
-        way.directories.pop();
-    }
-    name == b"." || name == b".."
 }
 
 /// A name from a link's target, which may be one that no file can have.

@@ -1,11 +1,13 @@
 //! Archives that lie: each is a named error, at once and in little memory.
 
 use crate::common::{Head, Tar, contents, gather_bytes, item, paths, record};
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::rc::Rc;
 use uext4::mkfs::ItemKind;
-use uext4_testkit::{Rng, Scratch};
+use uext4_testkit::{Need, Rng, Scratch, Tmpfs, needs};
 use uext4_transfer::{ArchiveInput, Failures, GatherCause, GatherOptions, Gathering};
 
 fn tar() -> Tar {
@@ -110,6 +112,14 @@ fn records_count_more_than_headers_and_local_ones_more_than_global_ones() {
     assert_eq!((named.modified.seconds, named.modified.nanoseconds), (-2, 750_000_000));
     assert_eq!((b.uid, b.gid, c.gid), (7, 0, 8));
     assert_eq!((c.modified.seconds, c.modified.nanoseconds), (5, 500_000_000));
+    // Two attributes, and a list that only directories have.
+    let acl = "user::rwx,group::r-x,other::---";
+    let records = [("RHT.security.selinux", "label\0"), ("SCHILY.acl.default", acl)];
+    let labelled = tar().records(b'x', &records).file("a", "").records(b'x', &records).directory("d").end();
+    let found = gather_bytes(&[&labelled]).unwrap();
+    let names = |path: &str| item(&found.tree, path).xattrs.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names("a"), [b"security.selinux".to_vec()]);
+    assert_eq!(names("d"), [b"security.selinux".to_vec(), b"system.posix_acl_default".to_vec()]);
     // A size of its own: the header's is not where the next one is found.
     let sized = tar()
         .records(b'x', &[("size", "600")])
@@ -127,12 +137,14 @@ fn names_that_no_file_has_are_refused() {
     let long = "n".repeat(256);
     let deep = "d/".repeat(4097);
     let huge = "h/".repeat(40_000);
+    let wide = ("w".repeat(250) + "/").repeat(300);
     let target = "t".repeat(4096);
     for records in [
         [("path", &*long)],
         [("path", "a\0b")],
         [("path", &*deep)],
         [("path", &*huge)],
+        [("path", &*wide)],
         [("SCHILY.xattr.", "x")],
     ] {
         fails(&tar().records(b'x', &records).file("a", "").end(), is_name);
@@ -188,8 +200,18 @@ fn maps_of_sparse_files_are_checked() {
     ] {
         fails(&sparse(map, size, "abcde"), is_sparse);
     }
+    // What is wrong is seen at once.
+    let is_field = |cause: &GatherCause| matches!(cause, GatherCause::Field("sparse map"));
+    fails(&sparse(&"1".repeat(2000), 20, "abcde"), is_field);
+    let is_large = |cause: &GatherCause| matches!(cause, GatherCause::TooLarge { .. });
+    fails(&sparse("99999999999\n0\n5\n", 20, "abcde"), is_large);
+    // Two blocks of map, of which the entry has one.
+    let map = "200\n".to_owned() + &"0\n".repeat(400);
+    let records = [("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "0")];
+    let long = tar().records(b'x', &records).head(&Head::new("a", b'0', 512)).data(map.as_bytes()).end();
+    fails(&long, is_sparse);
     for records in [
-        &[("GNU.sparse.major", "2"), ("GNU.sparse.minor", "0"), ("GNU.sparse.size", "9")][..],
+        &[("GNU.sparse.major", "2"), ("GNU.sparse.map", "0,1"), ("GNU.sparse.size", "9")][..],
         &[("GNU.sparse.map", "0,1,2"), ("GNU.sparse.size", "9")],
         &[("GNU.sparse.map", "0,1")],
         &[("GNU.sparse.numbytes", "1"), ("GNU.sparse.size", "9")],
@@ -218,6 +240,17 @@ impl Read for Zeros {
     }
 }
 
+/// Counts bytes.
+struct Counted<R>(R, Rc<Cell<usize>>);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        self.1.set(self.1.get() + read);
+        Ok(read)
+    }
+}
+
 fn limited(options: GatherOptions, stream: impl Read + 'static) -> Failures {
     let mut gathering = Gathering::new(options);
     let read = gathering.archive(Path::new("bomb"), ArchiveInput::Stream(Box::new(stream)));
@@ -229,28 +262,48 @@ fn bombs_end_at_the_limits() {
     // Larger than the device: known from the header, before anything is written.
     let options = || GatherOptions { bytes_max: Some(1 << 20), ..GatherOptions::default() };
     let head = Head::new("a", b'0', 1 << 32);
-    let failures = limited(options(), io::Cursor::new(head.done().to_vec()).chain(Zeros));
+    let read = Rc::new(Cell::new(0));
+    let stream = Counted(io::Cursor::new(head.done().to_vec()).chain(Zeros), read.clone());
+    let failures = limited(options(), stream);
     assert!(matches!(failures.errors[0].cause, GatherCause::TooMuchData(_)), "{failures}");
+    assert!(read.get() < 1 << 20, "{} bytes were read", read.get());
     assert_eq!(failures.errno(), 28);
     // What is replaced counts once.
     let twice = tar().file("a", &"a".repeat(700_000)).file("a", &"b".repeat(700_000)).end();
     let mut gathering = Gathering::new(options());
     gathering.archive(Path::new("a"), ArchiveInput::Stream(Box::new(io::Cursor::new(twice)))).unwrap();
     assert_eq!(gathering.finish().unwrap().data, 700_000);
+    let options_of_memory = || GatherOptions { memory_max: 1 << 20, ..GatherOptions::default() };
+    let mut same = tar();
+    for _ in 0..10_000 {
+        same = same.file("d/a", "").directory("d").symlink("d/b", "x");
+    }
+    let mut gathering = Gathering::new(options_of_memory());
+    gathering.archive(Path::new("a"), ArchiveInput::Stream(Box::new(io::Cursor::new(same.end())))).unwrap();
+    assert_eq!(gathering.finish().unwrap().tree.len(), 4);
     // An end mark, and then no end.
     let failures = limited(options(), io::Cursor::new(tar().end()).chain(Zeros));
     assert!(matches!(failures.errors[0].cause, GatherCause::TooLarge { .. }), "{failures}");
     // Names alone.
-    let options = GatherOptions { memory_max: 1 << 20, ..GatherOptions::default() };
     let mut many = tar();
     for at in 0..10_000 {
         many = many.file(&at.to_string(), "");
     }
-    let failures = limited(options, io::Cursor::new(many.end()));
+    let failures = limited(options_of_memory(), io::Cursor::new(many.end()));
     assert!(matches!(failures.errors[0].cause, GatherCause::TooMuchMemory(_)), "{failures}");
     let missing = GatherOptions { spool: "/nowhere".into(), ..GatherOptions::default() };
     let failures = limited(missing, io::Cursor::new(tar().file("a", "a").end()));
     assert_eq!(failures.errno(), 2, "{failures}");
+}
+
+#[test]
+fn a_full_disk_under_the_temporary_file_is_named() {
+    needs!(Need::Root);
+    let small = Tmpfs::new(1 << 20);
+    let options = GatherOptions { spool: small.path().to_owned(), ..GatherOptions::default() };
+    let failures = limited(options, io::Cursor::new(tar().file("a", &"a".repeat(3 << 20)).end()));
+    assert_eq!(failures.errno(), 28, "{failures}");
+    assert!(failures.to_string().starts_with("bomb: a: write to the temporary file: "), "{failures}");
 }
 
 /// An archive with something of every kind, for the mutations.

@@ -17,6 +17,10 @@ fn text(gathered: &Gathered, path: &str) -> String {
     String::from_utf8(contents(gathered, item(&gathered.tree, path))).unwrap()
 }
 
+fn item_count(gathered: &Gathered, path: &str) -> usize {
+    gathered.tree.names(find(&gathered.tree, path).unwrap()).count()
+}
+
 #[track_caller]
 fn refused(layers: &[&[u8]]) -> Failures {
     match gather_bytes(layers) {
@@ -48,6 +52,10 @@ fn directories_join_and_others_replace() {
     let made = gathered(&[&tar().file("p/q/r", "").end()]);
     let parent = item(&made.tree, "p/q");
     assert_eq!((parent.mode, parent.uid, parent.gid), (0o755, 0, 0));
+    // Numbered as they are walked, whatever the archive's order.
+    let ordered = gathered(&[&tar().file("c/z", "").file("b/y", "").file("a/x", "").file("a/w/v", "").end()]);
+    let numbers = ["a", "b", "c", "a/w", "a/x", "a/w/v", "b/y", "c/z"].map(|path| find(&ordered.tree, path));
+    assert!(numbers.is_sorted(), "{numbers:?}");
     let root = gathered(&[&tar().directory("./").end()]);
     assert_eq!(root.tree.item(Tree::ROOT).mode, 0o750);
 }
@@ -120,7 +128,7 @@ fn layers_follow_links_within_the_root() {
         .directory("usr/lib")
         .symlink("lib", "usr/lib")
         .symlink("up", "../../../usr")
-        .symlink("absolute", "/usr/lib")
+        .symlink("x/absolute", "/usr/lib")
         .symlink("new", "made/here")
         .symlink("loop", "loop2/x")
         .symlink("loop2", "loop")
@@ -128,7 +136,7 @@ fn layers_follow_links_within_the_root() {
     let upper = tar()
         .file("lib/a", "a")
         .file("up/b", "b")
-        .file("absolute/c", "c")
+        .file("x/absolute/c", "c")
         .file("new/d", "d")
         .hard_link("e", "lib/a")
         .end();
@@ -141,6 +149,17 @@ fn layers_follow_links_within_the_root() {
     assert!(matches!(item(&found.tree, "lib").kind, ItemKind::Symlink(_)));
     let failures = refused(&[&lower, &tar().file("loop/x", "").end()]);
     assert!(matches!(failures.errors[0].cause, GatherCause::TooManyLinks(40)), "{failures}");
+    // Links that are long and lead through each other.
+    let mut long = tar();
+    for at in 0..30 {
+        let target = "./".repeat(1000) + &format!("l{}", at + 1);
+        long = long.records(b'x', &[("linkpath", &target)]).symlink(&format!("l{at}"), "");
+    }
+    let failures = refused(&[&long.directory("l30").end(), &tar().file("l0/x", "").end()]);
+    assert!(matches!(failures.errors[0].cause, GatherCause::Name(_)), "{failures}");
+    // A file of a lower layer is no parent: the directory may come later.
+    let over = gathered(&[&tar().file("f", "1").end(), &tar().file("f/x", "2").directory("f").end()]);
+    assert_eq!(paths(&over.tree), ["f/", "f/x"]);
     // A directory of its own is no link any more.
     let replaced = gathered(&[&lower, &tar().directory("lib").file("lib/a", "a").end()]);
     assert!(matches!(item(&replaced.tree, "lib").kind, ItemKind::Directory(_)));
@@ -176,6 +195,33 @@ fn whiteouts_hide_what_lower_layers_have_in_any_order() {
     let through =
         gathered(&[&tar().file("usr/x", "").symlink("l", "usr").end(), &tar().file("l/.wh.x", "").end()]);
     assert_eq!(paths(&through.tree), ["l", "usr/"]);
+}
+
+/// Processor time for so many whiteouts in a directory of so many names.
+fn time_of_whiteouts(names: usize) -> f64 {
+    let mut upper = tar();
+    for at in 0..names {
+        upper = upper.file(&format!("d/{at}"), "");
+    }
+    for _ in 0..names {
+        upper = upper.file("d/.wh..wh..opq", "").file(".wh.d", "");
+    }
+    let layers = [tar().file("d/lower", "").end(), upper.end()];
+    let now = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    let start = now();
+    let found = gathered(&[&layers[0], &layers[1]]);
+    assert_eq!(item_count(&found, "d"), names);
+    now() - start
+}
+
+#[test]
+fn whiteouts_take_time_for_each_but_not_for_each_name() {
+    let (few, many) = (time_of_whiteouts(5000), time_of_whiteouts(20_000));
+    // Four times as long, and not sixteen times.
+    assert!(many < 9.0 * few, "{few} s and {many} s");
 }
 
 #[test]

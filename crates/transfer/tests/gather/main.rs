@@ -4,4 +4,6 @@ mod common;
 mod host;
 mod hostile;
 mod layers;
+mod oci;
+mod owners;
 mod tools;

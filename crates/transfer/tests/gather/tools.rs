@@ -1,11 +1,12 @@
 //! Archives of real programs: the tree is what GNU tar extracts.
 
-use crate::common::{described, gather, gather_bytes, host, run, same};
+use crate::common::{Head, Tar, contents, described, gather, gather_bytes, host, item, paths, run, same};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
+use uext4::mkfs::{ItemKind, Source};
 use uext4_testkit::{Need, Scratch, needs};
-use uext4_transfer::{ArchiveInput, GatherOptions, Gathering};
+use uext4_transfer::{ArchiveInput, GatherCause, GatherOptions, Gathering};
 
 const GNU: &[&str] = &["tar", "--xattrs", "--xattrs-include=*", "--acls"];
 
@@ -106,7 +107,7 @@ fn what_every_format_of_gnu_tar_has_is_what_it_extracts() {
 
 #[test]
 fn attributes_and_lists_are_kept() {
-    needs!(Need::Root, Need::Acl, Need::Tool("tar"), Need::Tool("setfacl"), Need::Tool("setfattr"));
+    needs!(Need::Root, Need::Acl, Need::Tool("tar"), Need::Tool("setfattr"), Need::Tool("setcap"));
     let scratch = Scratch::new(64 << 20);
     let tree = scratch.path().join("tree");
     fs::create_dir_all(tree.join("directory")).unwrap();
@@ -161,7 +162,8 @@ fn compressed_archives_and_pipes_are_as_the_plain_one() {
         let mut bytes = fs::read(&path).unwrap();
         if name != "plain" {
             assert!(gather_bytes(&[&bytes[..bytes.len() - 1]]).is_err(), "{name} lacks a byte");
-            assert!(gather_bytes(&[&bytes[..bytes.len() / 2]]).is_err(), "{name} lacks a half");
+            let half = gather_bytes(&[&bytes[..bytes.len() / 2]]).unwrap_err();
+            assert!(matches!(half.errors[0].cause, GatherCause::Truncated(_)), "{name} lacks a half: {half}");
             // Of the checksum.
             let at = bytes.len() - 2;
             bytes[at] ^= 4;
@@ -190,4 +192,68 @@ fn archives_of_other_programs_are_read() {
         run(&["bsdtar", &format, "-cf", archive.to_str().unwrap(), "."], &tree);
         compare(&["bsdtar", "--xattrs"], &archive, &scratch);
     }
+}
+
+#[test]
+fn an_archive_that_changed_is_an_error_that_names_the_file() {
+    let scratch = Scratch::new(1 << 20);
+    let path = scratch.file("a.tar");
+    fs::write(&path, Tar::default().file("d/f", "0123456789").end()).unwrap();
+    let gathered = gather(&path).unwrap();
+    assert_eq!(contents(&gathered, item(&gathered.tree, "d/f")), b"0123456789");
+    File::options().write(true).open(&path).unwrap().write_all_at(b"x", 1030).unwrap();
+    let ItemKind::Regular(known) = &item(&gathered.tree, "d/f").kind else { panic!() };
+    let error = gathered.read(known.key, 0, &mut [0; 10]).unwrap_err().to_string();
+    assert!(error.contains("a.tar: d/f: changed"), "{error}");
+}
+
+#[test]
+fn names_of_star_end_before_its_times() {
+    let star = |magic: &[u8]| {
+        let mut head = Head::new("name", b'0', 0);
+        head.put(345, &[b'p'; 131]).put(476, b"00000000001\0").put(508, magic);
+        gather_bytes(&[&Tar::default().head(&head).end()]).map(|gathered| paths(&gathered.tree))
+    };
+    let prefix = "p".repeat(131);
+    assert_eq!(star(b"tar\0").unwrap(), [format!("{prefix}/"), format!("{prefix}/name")]);
+    assert_eq!(star(b"\0\0\0\0").unwrap()[1], format!("{prefix}00000000001/name"));
+    // GNU has times there, too, and no prefix.
+    let mut gnu = Head::new("name", b'0', 0);
+    gnu.put(257, b"ustar  \0").put(345, b"00000000001\0");
+    assert_eq!(paths(&gather_bytes(&[&Tar::default().head(&gnu).end()]).unwrap().tree), ["name"]);
+    // v7 has no numbers of devices and no types but three; old sums are of signed bytes.
+    let mut old = Head::new("caf\u{e9}/", b'\0', 0);
+    old.put(257, &[0; 8]);
+    let mut bytes = old.done();
+    let signed: i32 = bytes[..148].iter().chain(&bytes[156..]).map(|&byte| i32::from(byte as i8)).sum();
+    bytes[148..156].copy_from_slice(format!("{:06o}\0 ", signed + 8 * 32).as_bytes());
+    let found = gather_bytes(&[&[&bytes[..], &[0; 1024]].concat()]).unwrap();
+    assert_eq!(paths(&found.tree), ["caf\u{e9}/"]);
+}
+
+#[test]
+fn types_of_entries_are_those_of_all_programs() {
+    let name = |name: &str, typeflag| Head::new(name, typeflag, 0);
+    let archive = Tar::default()
+        // Like compressed data, but with the checksum of a header.
+        .file("BZh9", "b")
+        .head(&Head::new("contiguous", b'7', 3))
+        .data(b"con")
+        // What has no contents says a size, and has none.
+        .head(&Head::new("directory", b'5', 700))
+        .head(Head::new("hard", b'1', 700).link("BZh9"))
+        .head(Head::new("soft", b'2', 700).link("BZh9"))
+        // Of GNU's incremental archives: with a list.
+        .head(&Head::new("listed/", b'D', 4))
+        .data(b"Yx\0\0")
+        .head(&name("v7/", b'\0'))
+        .head(&name("plain", b'\0'))
+        .head(&name("pipe", b'6'))
+        .end();
+    let gathered = gather_bytes(&[&archive]).unwrap();
+    let all = ["BZh9", "contiguous", "directory/", "hard", "listed/", "pipe", "plain", "soft", "v7/"];
+    assert_eq!(paths(&gathered.tree), all);
+    assert_eq!(contents(&gathered, item(&gathered.tree, "contiguous")), b"con");
+    assert_eq!(contents(&gathered, item(&gathered.tree, "hard")), b"b");
+    assert_eq!(item(&gathered.tree, "pipe").kind, ItemKind::Fifo);
 }

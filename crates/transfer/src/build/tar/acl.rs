@@ -56,7 +56,7 @@ fn parse(text: &[u8]) -> Result<Acl, GatherCause> {
 }
 
 /// The order that the kernel wants.
-fn order(tag: AclTag) -> (u8, u32) {
+pub fn order(tag: AclTag) -> (u8, u32) {
     match tag {
         AclTag::Owner => (0, 0),
         AclTag::User(id) => (1, id),
@@ -103,12 +103,12 @@ fn entry(line: &[u8]) -> Option<AclEntry> {
     Some(AclEntry { tag, permissions })
 }
 
-fn decimal(digits: &[u8]) -> Option<u32> {
+pub fn decimal(digits: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// The number of a user or group of this host: GNU tar writes names alone, and looks them up so itself.
-fn look_up(file: &str, name: &[u8]) -> Option<u32> {
+pub fn look_up(file: &str, name: &[u8]) -> Option<u32> {
     let known = std::fs::read(file).ok()?;
     let mut lines = known.split(|&byte| byte == b'\n').map(|line| line.split(|&byte| byte == b':'));
     let mut fields = lines.find(|fields| fields.clone().next() == Some(name))?;

@@ -38,8 +38,6 @@ impl<'b> Header<'b> {
     /// The type of the entry: `0` for a regular file.
     pub fn typeflag(&self) -> u8 {
         match self.0[156] {
-            // v7 has no type for directories.
-            0 | b'0' if self.name().last() == Some(&b'/') => b'5',
             0 | b'7' => b'0',
             other => other,
         }

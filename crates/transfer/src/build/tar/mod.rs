@@ -9,7 +9,7 @@ mod sparse;
 use super::draft::Attributes;
 use super::error::GatherCause;
 use super::input::Input;
-pub use acl::apply as apply_acls;
+pub use acl::{apply as apply_acls, decimal as parse_decimal, look_up, order as acl_order};
 use header::{BLOCK, Header};
 use pax::Records;
 use std::ops::Range;
@@ -290,6 +290,7 @@ fn has_list(header: &Header<'_>) -> bool {
 fn kind(header: &Header<'_>, path: &[u8]) -> Result<EntryKind, GatherCause> {
     let device = || header.device();
     Ok(match header.typeflag() {
+        // v7 has no type for directories.
         b'0' if path.ends_with(b"/") => EntryKind::Directory,
         b'0' | b'S' => EntryKind::Regular,
         b'1' => EntryKind::HardLink,
