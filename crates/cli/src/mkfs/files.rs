@@ -17,10 +17,13 @@ use uext4::DeviceSpec;
 use uext4::Timestamp;
 use uext4::device::Geometry;
 use uext4::mkfs::{self, Free, Options, Source, SourceError, Tree};
-use uext4_transfer::{ArchiveInput, Devices, GatherOptions, Gathered, Gathering};
+use uext4_transfer::{ArchiveInput, Devices, Fakeroot, GatherOptions, Gathered, Gathering};
 
 /// Standard input as a source.
 const STDIN: &str = "-";
+
+/// Before a folder with a container's image.
+const OCI: &[u8] = b"oci:";
 
 /// The size of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,12 +79,17 @@ impl Files {
         if let Some(directory) = &args.spool {
             how.spool.clone_from(directory);
         }
+        how.users.clone_from(&args.user_map);
+        how.groups.clone_from(&args.group_map);
+        how.platform.clone_from(&args.platform);
+        if let Some(state) = &args.fakeroot {
+            let read = Fakeroot::read(state).map_err(|error| Refused::Inputs(error).told(globals))?;
+            how.fakeroot = Some(read);
+        }
         let mut gathering = Gathering::new(how);
         let mut gather = || {
-            for source in &args.from {
-                layer(&mut gathering, source)?;
-            }
-            Ok(())
+            args.from.iter().try_for_each(|source| layer(&mut gathering, source))?;
+            args.manifest.iter().try_for_each(|manifest| gathering.mtree(manifest)).map_err(Refused::Inputs)
         };
         let done: Result<(), Refused> = gather();
         let gathered = done.and_then(|()| gathering.finish().map_err(Refused::Inputs));
@@ -150,6 +158,17 @@ fn layer(gathering: &mut Gathering, source: &OsString) -> Result<(), Refused> {
         let stdin = File::from(stdin.map_err(|error| host("duplicate", error))?);
         let name = Path::new("standard input");
         return gathering.archive(name, ArchiveInput::File(stdin)).map_err(Refused::Inputs);
+    }
+    if let Some(image) = source.as_bytes().strip_prefix(OCI) {
+        // A folder's name may have a colon: the last one is before the tag.
+        let cut = image
+            .iter()
+            .rposition(|&byte| byte == b':')
+            .filter(|_| !Path::new(OsStr::from_bytes(image)).is_dir());
+        let (folder, tag) = cut.map_or((image, None), |cut| (&image[..cut], Some(&image[cut + 1..])));
+        let tag = tag.map(std::str::from_utf8).transpose();
+        let tag = tag.map_err(|_| Refused::Usage(CliError::usage("an image's tag is text")))?;
+        return gathering.oci(Path::new(OsStr::from_bytes(folder)), tag).map_err(Refused::Inputs);
     }
     if std::fs::metadata(path).map_err(|error| host("open", error))?.is_dir() {
         return gathering.host(path).map_err(Refused::Inputs);

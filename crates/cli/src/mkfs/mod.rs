@@ -22,6 +22,7 @@ use uext4::DeviceSpec;
 use uext4::Switches;
 use uext4::device::{self as devices, Device, Geometry, Locator};
 use uext4::mkfs::{self, Defaults, Free, Image, Kind, Made, Options};
+use uext4_transfer::IdRange;
 
 /// Numbers of blocks that fit a line.
 const BACKUPS_IN_LINE: usize = 8;
@@ -65,10 +66,10 @@ orphan_file_size=, quotatype=usrquota:grpquota:prjquota, test_fs, discard, nodis
 and is assumed to have sectors of 512 bytes.
 
 -d takes directories and archives of tar (v7, ustar, GNU, pax; plain, gzip or zstd, as the data says), - for one on
-standard input. Several are layers: files of later ones take the place of earlier ones, and from the second archive on
-.wh.NAME removes NAME, and .wh..wh..opq what lower layers have in its directory. Nothing is left out: a file that cannot
-be read, or an archive's path that leads out of the tree, ends the command before anything is written, and each is
-named.
+standard input, and oci:DIRECTORY[:TAG] for a container's image in an OCI layout, whose digests are checked. Several
+are layers: files of later ones take the place of earlier ones, and in images and from the second archive on .wh.NAME
+removes NAME, and .wh..wh..opq what lower layers have in its directory. Nothing is left out: a file that cannot be
+read, or an archive's path that leads out of the tree, ends the command before anything is written, and each is named.
 Inodes are made for all files; without -N there are enough. Contents are written once, each file in one piece.
 
 The same UUID and time (--time, or SOURCE_DATE_EPOCH in the environment, seconds since 1970) and the same files make the
@@ -85,7 +86,7 @@ pub struct MkfsArgs {
     #[arg(long = "size", value_name = "SIZE", value_parser = files::size, conflicts_with = "size")]
     pub size_option: Option<Size>,
     /// Put these files into the volume; see below. Several are layers.
-    #[arg(short = 'd', long = "from", value_name = "DIRECTORY|TAR|-", value_hint = ValueHint::AnyPath)]
+    #[arg(short = 'd', long = "from", value_name = "DIRECTORY|TAR|-|oci:DIR[:TAG]", value_hint = ValueHint::AnyPath)]
     pub from: Vec<OsString>,
     /// With `auto`, the volume has this much free space: a size, or with % a part of the volume.
     #[arg(long, value_name = "SIZE|N%", value_parser = files::free)]
@@ -93,6 +94,22 @@ pub struct MkfsArgs {
     /// Owner and group of all files, instead of those that the sources say.
     #[arg(long, value_name = "UID:GID", requires = "from")]
     pub owner: Option<String>,
+    /// Users that become others, in access control lists too: FROM:TO, or COUNT of them from FROM on.
+    #[arg(long, value_name = "FROM:TO[:COUNT]", requires = "from")]
+    pub user_map: Vec<IdRange>,
+    /// The same for groups.
+    #[arg(long, value_name = "FROM:TO[:COUNT]", requires = "from")]
+    pub group_map: Vec<IdRange>,
+    /// What directories' files are in the eyes of fakeroot: a state that `fakeroot -s` saved.
+    #[arg(long, value_name = "STATE", requires = "from", value_hint = ValueHint::FilePath)]
+    pub fakeroot: Option<PathBuf>,
+    /// Owners, permissions, times, devices and links of a manifest (mtree) over those of the files; what only the
+    /// manifest has is made.
+    #[arg(long, value_name = "MTREE", requires = "from", value_hint = ValueHint::FilePath)]
+    pub manifest: Vec<PathBuf>,
+    /// The platform of a container's image that is for several; this machine's by default.
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", requires = "from")]
+    pub platform: Option<String>,
     /// A volume that is never written: no journal, nothing reserved, metadata together, and the feature read-only. Its
     /// size is `auto` unless one is given.
     #[arg(long, requires = "from")]
