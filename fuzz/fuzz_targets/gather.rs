@@ -9,15 +9,42 @@ use std::path::Path;
 use uext4::mkfs::{ItemKind, Source};
 use uext4_transfer::{ArchiveInput, Failures, GatherOptions, Gathered, Gathering};
 
-const TYPES: [u8; 16] = *b"\x00012345678xgLKSVD";
+const TYPES: [u8; 17] = *b"\x00012345678xgLKSVD";
 const NAMES: [&str; 16] = [
-    "a", "d/", "d/a", "./", "l", "l/x", "/d/b", "../x", ".wh.a", "d/.wh..wh..opq", "d/.wh.b", ".wh.d", "e/f/g/h", "d",
-    ".wh..wh.plnk/1", "b",
+    "a",
+    "d/",
+    "d/a",
+    "./",
+    "l",
+    "l/x",
+    "/d/b",
+    "../x",
+    ".wh.a",
+    "d/.wh..wh..opq",
+    "d/.wh.b",
+    ".wh.d",
+    "e/f/g/h",
+    "d",
+    ".wh..wh.plnk/1",
+    "b",
 ];
 const KEYS: [&str; 16] = [
-    "path", "linkpath", "size", "uid", "mtime", "SCHILY.xattr.user.a", "LIBARCHIVE.xattr.user.b", "SCHILY.acl.access",
-    "GNU.sparse.major", "GNU.sparse.minor", "GNU.sparse.realsize", "GNU.sparse.map", "GNU.sparse.offset",
-    "GNU.sparse.numbytes", "GNU.sparse.name", "SCHILY.acl.default",
+    "path",
+    "linkpath",
+    "size",
+    "uid",
+    "mtime",
+    "SCHILY.xattr.user.a",
+    "LIBARCHIVE.xattr.user.b",
+    "SCHILY.acl.access",
+    "GNU.sparse.major",
+    "GNU.sparse.minor",
+    "GNU.sparse.realsize",
+    "GNU.sparse.map",
+    "GNU.sparse.offset",
+    "GNU.sparse.numbytes",
+    "GNU.sparse.name",
+    "SCHILY.acl.default",
 ];
 /// Where fields of a header begin, that an entry may change.
 const FIELDS: [usize; 12] = [0, 100, 108, 116, 124, 136, 257, 329, 345, 386, 398, 482];
@@ -88,7 +115,8 @@ fn layers(input: &[u8]) -> Vec<Vec<u8>> {
 }
 
 fn gather(layers: Vec<Vec<u8>>) -> Result<Gathered, Failures> {
-    let options = GatherOptions { bytes_max: Some(1 << 20), memory_max: 16 << 20, ..GatherOptions::default() };
+    let options =
+        GatherOptions { bytes_max: Some(1 << 20), memory_max: 16 << 20, ..GatherOptions::default() };
     let mut gathering = Gathering::new(options);
     for layer in layers {
         gathering.archive(Path::new("layer"), ArchiveInput::Stream(Box::new(Cursor::new(layer))))?;
