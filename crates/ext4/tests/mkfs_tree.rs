@@ -14,7 +14,8 @@ use uext4::mkfs::{
     format_tree, smallest,
 };
 use uext4::{Timestamp, Volume, VolumeOptions};
-use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
+use uext4_testkit::crash::{Options as CrashStates, assert_states};
+use uext4_testkit::device::{CrashDevice, CrashOptions, Fault, FaultDevice, FaultOn};
 use uext4_testkit::{
     Entry, Kind, Manifest, Need, Rng, Scratch, SparseDigest, e2fsck_clean, fixture, kernel_manifest,
     manifest::assert_same, needs,
@@ -461,4 +462,127 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     for name in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 256]] {
         assert_eq!(tree.add(Tree::ROOT, name, file(Contents::default())).unwrap_err().errno(), libc::EINVAL);
     }
+}
+
+#[test]
+fn after_a_power_cut_there_is_no_volume_or_a_whole_one() {
+    needs!(Need::Tool("e2fsck"));
+    let scratch = Scratch::new(128 * MIB);
+    let mut tree = Tree::new(Timestamp { seconds: TIME as i64, nanoseconds: 0 });
+    for number in 0..40 {
+        let name = format!("file {number}");
+        tree.add(Tree::ROOT, name.as_bytes(), file(Contents::whole(number * 3000, number))).unwrap();
+    }
+    let expected = without_xattrs(comparable(expected(&tree)));
+    for (name, over_old) in [("build", false), ("build_over_old", true)] {
+        let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(MemoryOptions::new(8 * MIB)).unwrap());
+        let mut options = options("-b 4096", "", Defaults::Upstream);
+        options.force = true;
+        if over_old {
+            // Another tree was there, whose blocks the new one takes.
+            let mut old = Tree::new(Timestamp::default());
+            old.add(Tree::ROOT, b"old", file(Contents::whole(3 * MIB, 99))).unwrap();
+            format_tree(&*memory, &options, &old, &Patterns).unwrap();
+        }
+        let crash = CrashDevice::new(memory, CrashOptions::default()).unwrap();
+        let handle = crash.handle();
+        format_tree(&crash, &options, &tree, &Patterns).unwrap();
+        let (mut none, mut old, mut whole) = (0, 0, 0);
+        let log = handle.log().unwrap();
+        let report = assert_states(&log, &CrashStates::new(name, 1).at_most(600), |state| {
+            let Ok(volume) = Volume::open_device(state.device(), VolumeOptions::read_only()) else {
+                none += 1;
+                return Ok(());
+            };
+            if volume.metadata("/old").is_ok() {
+                old += 1;
+                return Ok(());
+            }
+            whole += 1;
+            let found = comparable(manifest(&volume, How::Direct));
+            if found != expected {
+                return Err(format!("a part: {:?}", found.keys().collect::<Vec<_>>().len()));
+            }
+            if whole % 8 == 1 {
+                let path = scratch.file("state");
+                state.save(&path);
+                e2fsck_clean(&path);
+            }
+            Ok(())
+        });
+        println!("{name}: {report}: {none} none, {old} old, {whole} whole");
+        assert!(none > 10 && whole > 0 && (old > 0) == over_old, "{report}: {none}, {old}, {whole}");
+    }
+}
+
+#[test]
+fn files_in_many_pieces_and_directories_of_two_levels() {
+    needs!(Need::Tool("e2fsck"));
+    let scratch = Scratch::new(512 * MIB);
+    let mut tree = Tree::new(Timestamp { seconds: TIME as i64, nanoseconds: 0 });
+    let crowd = tree.add(Tree::ROOT, b"crowd", directory()).unwrap();
+    for number in 0..30_000 {
+        let name = format!("{number:060}");
+        tree.add(crowd, name.as_bytes(), file(Contents::default())).unwrap();
+    }
+    // Groups of 256 blocks: each piece is shorter than one.
+    tree.add(Tree::ROOT, b"large", file(Contents::whole(60 * MIB, 1))).unwrap();
+    let holes = (0..3000).map(|number| number * 10_000..number * 10_000 + 100).collect();
+    tree.add(Tree::ROOT, b"holes", file(Contents { size: 30 * MIB, data: holes, key: 2 })).unwrap();
+    for (number, words) in
+        ["-b 1024 -g 512 -N 40000 -O ^flex_bg", "-t ext2 -b 1024 -g 1024 -N 40000"].iter().enumerate()
+    {
+        let options = options(words, "", Defaults::Upstream);
+        let path = make(&scratch, &format!("volume {number}"), 160 * MIB, &options, &tree);
+        e2fsck_clean(&path);
+        assert_same(&without_xattrs(comparable(expected(&tree))), &read_back(&path));
+        let volume = Volume::open(&path, VolumeOptions::read_write()).unwrap();
+        let large = volume.open_file("/large", uext4::OpenOptions::new().read(true)).unwrap();
+        assert!(large.map().count() > 50);
+        // The trees are as good as those that grew.
+        for number in 0..300 {
+            let new = uext4::OpenOptions::new().write(true).create_new(true);
+            volume.open_file(format!("/crowd/more {number}"), new).unwrap();
+            volume.remove_file(format!("/crowd/{:060}", number * 97)).unwrap();
+        }
+        volume.close().unwrap();
+        e2fsck_clean(&path);
+    }
+}
+
+#[test]
+fn a_directory_counts_subdirectories_as_far_as_it_can() {
+    needs!(Need::Tool("e2fsck"));
+    let scratch = Scratch::new(1024 * MIB);
+    let mut tree = Tree::new(Timestamp { seconds: TIME as i64, nanoseconds: 0 });
+    for number in 0..65_000 {
+        tree.add(Tree::ROOT, format!("{number}").as_bytes(), directory()).unwrap();
+    }
+    let path = make(&scratch, "volume", 700 * MIB, &options("-b 1024", "", Defaults::Upstream), &tree);
+    e2fsck_clean(&path);
+    let volume = Volume::open(&path, VolumeOptions::read_only()).unwrap();
+    assert_eq!(volume.metadata("/").unwrap().links, 1);
+    drop(volume);
+    let options = options("-b 1024 -O ^dir_nlink", "", Defaults::Upstream);
+    let error = dry_run_tree(open(&path).geometry(), &options, &tree).unwrap_err();
+    assert!(error.to_string().contains("too many links"), "{error}");
+}
+
+#[test]
+fn paths_may_be_deep() {
+    needs!(Need::Tool("e2fsck"));
+    let scratch = Scratch::new(256 * MIB);
+    let mut tree = Tree::new(Timestamp { seconds: TIME as i64, nanoseconds: 0 });
+    let mut at = Tree::ROOT;
+    for _ in 0..20_000 {
+        at = tree.add(at, b"d", directory()).unwrap();
+    }
+    let mut last = file(Contents::default());
+    last.xattrs.insert(b"none.such".to_vec(), Vec::new());
+    let path = make(&scratch, "volume", 128 * MIB, &options("-b 4096", "", Defaults::Upstream), &tree);
+    e2fsck_clean(&path);
+    tree.add(at, b"last", last).unwrap();
+    let options = options("-b 4096", "", Defaults::Upstream);
+    let error = dry_run_tree(open(&path).geometry(), &options, &tree).unwrap_err();
+    assert!(error.to_string().contains("/d/d/last: "), "the whole path is named");
 }

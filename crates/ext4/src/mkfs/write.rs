@@ -172,6 +172,10 @@ impl Course<'_> {
 
     fn clear(&mut self) -> Written<()> {
         let device = self.writer.device;
+        // First the old superblock alone: nothing that is still a volume loses a part.
+        let superblock = (2 * SUPERBLOCK_OFFSET).max(self.writer.block as u64);
+        self.writer.zero(0, superblock.min(self.size()))?;
+        device.flush()?;
         self.clear_front()?;
         // The old contents are durably gone before any new structure is written among them.
         device.flush()?;
