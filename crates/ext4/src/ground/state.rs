@@ -34,6 +34,8 @@ pub(crate) struct Ground {
     /// The descriptor that was stored last.
     pub(crate) last_descriptor: LastDescriptor,
     pub(crate) map_budget: usize,
+    /// How often nodes of maps have left their blocks, which others may get then.
+    pub(crate) nodes_left: AtomicU64,
     pub(crate) journal: Option<Journal>,
     /// The log, if it is on a device of its own and was needed.
     pub(crate) external_log: Option<DeviceMap>,

@@ -9,6 +9,7 @@ use super::LeafRuns;
 use crate::ground::error::{Error, Result};
 use crate::ground::state::Ground;
 use crate::inode::{Ext4State, Inode};
+use std::sync::atomic::Ordering;
 use uext4_iomap::snapshot::BLOCKS_END;
 use uext4_iomap::{Run, State};
 use uext4_ondisk::ext4::{DIRECT_POINTERS, IndirectLayout, IndirectPath, MAX_INDIRECT_DEPTH, PointerBlock};
@@ -28,7 +29,8 @@ pub(super) fn find_window(state: &Ext4State, inode: &Inode, block: Lblk) -> Resu
     let disk = inode.disk();
     let i_block = &disk.i_block;
     let root = PointerBlock::root(i_block);
-    let mut walk = Walk { state, inode, block, path, met: Vec::with_capacity(6) };
+    let left = state.nodes_left.load(Ordering::Acquire);
+    let mut walk = Walk { state, inode, block, path, left, met: Vec::with_capacity(6) };
     walk.met.extend((0..MAX_INDIRECT_DEPTH).filter_map(|level| root.get(DIRECT_POINTERS + level)));
     if path.depth() == 0 {
         return walk.leaf(&PointerBlock::direct(i_block), path.window(0));
@@ -61,6 +63,8 @@ struct Walk<'a> {
     inode: &'a Inode,
     block: Lblk,
     path: IndirectPath,
+    /// See [`Ground::nodes_left`].
+    left: u64,
     /// Pointer blocks known to this walk: the inode's, and those on the path. None of them may hold data.
     met: Vec<Pblk>,
 }
@@ -76,7 +80,9 @@ impl Walk<'_> {
             .map_err(|corrupt| self.place(corrupt, block))?;
         let place = (level, self.path.window(level).0);
         let is_root = level == self.path.depth();
-        if (!is_root && self.met.contains(&block)) || !self.inode.pointer_places.agrees(block, place) {
+        if (!is_root && self.met.contains(&block))
+            || !self.inode.pointer_places.agrees(block, place, self.left)
+        {
             return Err(self.place(CorruptKind::Cycle("the indirect map").into(), block));
         }
         self.met.push(block);

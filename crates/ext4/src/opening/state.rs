@@ -17,6 +17,7 @@ use crate::ground::zones::SystemZones;
 use crate::inode::Ext4State;
 use crate::opening::superblock::check_device;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_ondisk::ext4::Superblock;
 
@@ -53,6 +54,7 @@ pub(super) fn bare(devices: Devices, superblock: Superblock, options: &VolumeOpt
     cache_options.budget_bytes = options.metadata_budget;
     let discards = options.discard && options.write && device.capabilities().discard;
     let ground = Ground {
+        nodes_left: AtomicU64::new(0),
         zones: SystemZones::new(superblock.geometry.usable_blocks()),
         free_clusters: 0,
         totals: Totals::default(),

@@ -7,6 +7,7 @@ use crate::ground::trace::Role;
 use crate::inode::draft::Draft;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use uext4_ondisk::ext4::{Extent, I_BLOCK_SIZE};
 use uext4_ondisk::{EncodeError, Ino, Pblk};
 
@@ -192,6 +193,9 @@ impl<N: Node> MapEdit<N> {
             };
             // Every node of an edit can be encoded, since its input was checked.
             stored?;
+        }
+        if !self.freed.is_empty() {
+            blocks.ground().nodes_left.fetch_add(1, Ordering::Release);
         }
         for block in self.freed {
             blocks.freed(block)?;
