@@ -196,8 +196,7 @@ fn options_of_mke2fs_that_are_missing_are_refused_by_name() {
     let scratch = Scratch::new(64 << 20);
     let path = scratch.file("image");
     for (words, name) in [
-        (&["-d", "tree"][..], "-d"),
-        (&["-c"], "-c"),
+        (&["-c"][..], "-c"),
         (&["-c", "-c"], "-c"),
         (&["-e", "panic"], "-e"),
         (&["-l", "list"], "-l"),

@@ -182,6 +182,23 @@ fn sizes_follow_the_files() {
     assert_eq!(packed["journal_blocks"], 0);
     assert!(packed["features"].as_array().unwrap().contains(&"read-only".into()), "{packed}");
     assert!(packed["size"].as_u64().unwrap() <= auto["size"].as_u64().unwrap());
+    // An image that exists gets the length of its volume, whatever it had.
+    let image = scratch.file("image 2");
+    let length = fs::metadata(&image).unwrap().len();
+    let before = fs::read(&image).unwrap();
+    for other in [length + (5 << 20), 4096, 0] {
+        let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
+        file.set_len(other).unwrap();
+        let refused = other > 0;
+        let words = ["mkfs", "-q", "--size", "auto", "-d", tree.to_str().unwrap(), image.to_str().unwrap()];
+        let output = uext4(words);
+        assert_eq!(output.status.success(), !refused, "{}", oracle::text(&output));
+        assert_eq!(file.metadata().unwrap().len(), if refused { other } else { length }, "as before");
+        good([&words[..], &["-F"]].concat());
+        assert_eq!(file.metadata().unwrap().len(), length);
+        e2fsck_clean(&image);
+    }
+    assert_eq!(before.len() as u64, length);
     let dry = made(&["-n", "--size", "auto", "-O", "^has_journal"]);
     assert_eq!(dry["created"], false);
 }

@@ -1,6 +1,7 @@
 //! `uext4 mkfs`: creates a volume, empty or with files.
 
 mod files;
+mod fit;
 mod missing;
 
 use crate::args::{Globals, JsonArgs};
@@ -11,6 +12,7 @@ use crate::out::Out;
 use crate::text;
 use clap::{Args, ValueEnum, ValueHint};
 use files::{Files, Size};
+use fit::Fitted;
 use missing::Missing;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -295,6 +297,8 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
         (dry_run(args, &spec, &options, files.as_ref(), globals)?, false)
     } else {
         let image = Image::create(&spec, options.size).map_err(failed)?;
+        let wanted = options.size.filter(|_| args.is_auto() && !image.is_new());
+        let fitted = wanted.map(|wanted| Fitted::grow(&spec, wanted)).transpose()?.flatten();
         let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
         let opened = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
         let made = match &files {
@@ -304,6 +308,8 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
         let made = made.map_err(failed)?;
         let created = image.is_new();
         image.keep();
+        drop(opened);
+        fitted.map_or(Ok(()), Fitted::keep)?;
         (made, created)
     };
     let name = text::visible(args.device.as_bytes());
