@@ -261,6 +261,63 @@ fn a_full_volume_refuses_what_needs_a_block_and_loses_nothing() {
     }
 }
 
+/// An append fills a part of its block only, and free blocks hold bytes of files that were there before.
+#[test]
+fn an_append_hides_what_its_block_held() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (block, args) in VOLUMES {
+        let device = sample_with(block, args).device();
+        let volume = open_to_the_last(device.clone());
+        let file = fill(&volume);
+        file.set_len(0).unwrap();
+        volume.sync_all().unwrap();
+        let block = u64::from(volume.block_size());
+        for (pos, length) in [(700, 100), (512, 512), (3 * block + 512, 512), (9 * block + 1, 100)] {
+            file.set_len(0).unwrap();
+            let data = patterned(3, pos, length);
+            file.write_any_at(&data, pos, WriteFlags::empty()).unwrap();
+            let mut expected = vec![0; pos as usize];
+            expected.extend_from_slice(&data);
+            assert_same_bytes(&expected, &read_all(&file));
+            file.set_len(12 * block).unwrap();
+            expected.resize(12 * block as usize, 0);
+            assert_same_bytes(&expected, &read_all(&file));
+        }
+        drop(file);
+        close(volume, &device);
+    }
+}
+
+/// Whatever becomes of a punch, the blocks that its map might have needed are not reserved any longer.
+#[test]
+fn a_punch_leaves_nothing_reserved() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    for (block, args) in VOLUMES {
+        let memory = sample_with(block, args).device();
+        let faulty = Arc::new(FaultDevice::new(memory.clone()));
+        let handle = faulty.handle();
+        let volume = open_rw(faulty);
+        let data = volume.open_file("/data", read_write()).unwrap();
+        let punch = |pos| data.fallocate(Fallocate::Punch, pos, 100_000);
+        let reserved = || (volume.reserved_space().writes, volume.reserved_space().maps);
+        // In the middle of an extent, with edges to zero, and again where nothing is left.
+        for pos in [16_385, 16_385, 300_000] {
+            punch(pos).unwrap();
+            assert_eq!(reserved(), (0, 0), "{block} {args:?}: {pos}");
+        }
+        // Its edges cannot be zeroed.
+        handle.arm(Fault::nth(FaultOn::Op(Op::Write), 1));
+        let failed = punch(600_001);
+        handle.clear();
+        assert!(matches!(failed, Err(Error::Io(_))), "{block} {args:?}: {failed:?}");
+        assert_eq!(reserved(), (0, 0), "{block} {args:?}");
+        punch(600_001).unwrap();
+        assert_eq!(reserved(), (0, 0), "{block} {args:?}");
+        drop(data);
+        close(volume, &memory);
+    }
+}
+
 /// The device refuses the data of an extending write: the blocks it allocated past the end are freed again, and earlier
 /// preallocated ones stay.
 #[test]

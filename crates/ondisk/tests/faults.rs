@@ -7,8 +7,8 @@ use uext4_ondisk::checksum::{CSUM_INIT, csum};
 use uext4_ondisk::ext4::{
     DirBlock, DirBlockKind, DirFormat, Extent, ExtentIndex, ExtentNode, FileType, GroupDescriptor,
     HtreeEntry, HtreeIndex, HtreeRoot, Inode, NodeLimits, Superblock, encode_dir_entry, encode_extent_index,
-    encode_extent_leaf, encode_htree_entries, encode_htree_root_info, splice_extent_leaf, splice_sealed_leaf,
-    update_extent_checksum, update_inode_checksum, verify_htree_checksum,
+    encode_extent_leaf, encode_htree_entries, encode_htree_root_info, root_depth, splice_extent_leaf,
+    splice_sealed_leaf, update_extent_checksum, update_inode_checksum, verify_htree_checksum,
 };
 use uext4_ondisk::jbd2::JournalSuperblock;
 use uext4_ondisk::{BlockRange, CorruptKind, Group, Ino, Lblk, Pblk};
@@ -432,6 +432,48 @@ fn journal_superblocks() {
     assert_eq!(fault(&bytes), CorruptKind::JournalChecksum);
     journal.fast_commit_blocks_raw = journal.blocks;
     assert_eq!(journal.encode(&mut bytes).unwrap_err().field, "layout");
+}
+
+/// The depth of a tree is that of its root, whatever its entries are.
+#[test]
+fn the_head_of_a_root_says_how_deep_its_tree_is() {
+    let mut i_block = [0; 60];
+    assert!(root_depth(&i_block).is_err(), "no head");
+    encode_extent_leaf(&mut i_block, 0, &[extent(0, 1, 5)]).unwrap();
+    assert_eq!(root_depth(&i_block), Ok(0));
+    for depth in 1..=5 {
+        encode_extent_index(&mut i_block, depth, 0, &[]).unwrap();
+        i_block[2] = 1;
+        i_block[12..].fill(0xff);
+        assert_eq!(root_depth(&i_block), Ok(depth));
+    }
+    i_block[6] = 6;
+    assert!(root_depth(&i_block).is_err(), "deeper than any");
+}
+
+/// The same in leaves of every length, where more entries move than a checksum is made from.
+#[test]
+fn spliced_entries_of_long_leaves_are_as_encoded_ones() {
+    let all: Vec<Extent> = (0..340).map(|at| extent(10 * at, 3, 1000 + 50 * u64::from(at))).collect();
+    let counts = [1, 2, 168, 169, 170, 171, 172, 338, 339, 340];
+    for (count, made) in counts.into_iter().flat_map(|count| (0..=3_usize).map(move |made| (count, made))) {
+        for start in (0..count).step_by(7) {
+            let taken = (start / 7 % 4).min(count - start);
+            if count - taken + made > all.len() {
+                continue;
+            }
+            let new: Vec<Extent> = (0..made as u32).map(|at| extent(10 * start as u32 + at, 1, 7)).collect();
+            let expected = [&all[..start], &new, &all[start + taken..count]].concat();
+            let (mut sealed, mut encoded) = (vec![0; 4096], vec![0; 4096]);
+            encode_extent_leaf(&mut sealed, 5, &all[..count]).unwrap();
+            encode_extent_leaf(&mut encoded, 5, &all[..count]).unwrap();
+            update_extent_checksum(&mut sealed, 77).unwrap();
+            splice_sealed_leaf(&mut sealed, start..start + taken, &new, 77).unwrap();
+            encode_extent_leaf(&mut encoded, 5, &expected).unwrap();
+            update_extent_checksum(&mut encoded, 77).unwrap();
+            assert!(sealed == encoded, "{taken} at {start} of {count}, {made}");
+        }
+    }
 }
 
 /// Entries in place of others, anywhere in a leaf: as if the leaf was encoded anew.

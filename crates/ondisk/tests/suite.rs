@@ -2,6 +2,7 @@
 
 mod acl;
 mod common;
+mod dir_names;
 mod faults;
 mod fold;
 mod fold_names;

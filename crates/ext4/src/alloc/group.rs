@@ -134,7 +134,6 @@ impl Changed {
             free_inodes: i64::from(descriptor.free_inodes) - before.1,
             directories: 0,
         };
-        blocks.ground().totals.change(group, delta);
         let bitmaps = [
             (descriptor.block_bitmap, self.blocks, Role::BlockBitmap(group)),
             (descriptor.inode_bitmap, self.inodes, Role::InodeBitmap(group)),
@@ -142,6 +141,7 @@ impl Changed {
         if bitmaps.iter().any(|(_, bitmap, _)| bitmap.is_some()) {
             store_descriptor(blocks, group, &self.descriptor)?;
         }
+        blocks.ground().totals.change(group, delta);
         for (place, bitmap, role) in bitmaps {
             if let Some(bitmap) = bitmap {
                 blocks.describe(place, role);
@@ -175,7 +175,6 @@ pub(crate) fn mark(blocks: &mut impl Blocks, group: Group, clusters: Range<u32>,
     };
     let left = left.filter(|left| is_other && *left <= all).ok_or_else(|| at(kind))?;
     let freed = i64::from(left) - i64::from(descriptor.free_clusters);
-    blocks.ground().totals.change(group, Delta { free_clusters: freed, ..Delta::default() });
     descriptor.free_clusters = left;
     blocks.describe(place, Role::BlockBitmap(group));
     let superblock = Arc::clone(&blocks.ground().superblock);
@@ -183,6 +182,8 @@ pub(crate) fn mark(blocks: &mut impl Blocks, group: Group, clusters: Range<u32>,
         put_bits(bytes, clusters.clone(), used);
         descriptor.flip_block_bitmap_csum(bytes, clusters, &superblock)
     })??;
+    // Only now: if the body refuses the first change, nothing has happened.
+    blocks.ground().totals.change(group, Delta { free_clusters: freed, ..Delta::default() });
     store_descriptor(blocks, group, &descriptor)
 }
 
@@ -458,18 +459,18 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
     let step = if used { 1 } else { -1 };
     let directories = if directory { step } else { 0 };
     if descriptor.inodes_uninitialised(superblock) {
-        blocks.ground().totals.change(group, Delta { directories, ..Delta::default() });
         let mut bitmap = inode_bitmap(blocks, group, &descriptor)?;
         put_bit(&mut bitmap, index, used);
         if used {
             reach(blocks, group, &mut descriptor, index)?;
         }
-        return Changed { group, descriptor, blocks: None, inodes: Some(bitmap) }.store(blocks);
+        Changed { group, descriptor, blocks: None, inodes: Some(bitmap) }.store(blocks)?;
+        blocks.ground().totals.change(group, Delta { directories, ..Delta::default() });
+        return Ok(());
     }
     if used {
         reach(blocks, group, &mut descriptor, index)?;
     }
-    blocks.ground().totals.change(group, Delta { free_inodes: -step, directories, ..Delta::default() });
     descriptor.free_inodes = free;
     let place = descriptor.inode_bitmap;
     blocks.describe(place, Role::InodeBitmap(group));
@@ -478,6 +479,7 @@ pub(crate) fn mark_inode(blocks: &mut impl Blocks, ino: Ino, used: bool, directo
         put_bit(bytes, index, used);
         descriptor.flip_inode_bitmap_csum(bytes, index..index + 1, &superblock)
     })??;
+    blocks.ground().totals.change(group, Delta { free_inodes: -step, directories, ..Delta::default() });
     store_descriptor(blocks, group, &descriptor)
 }
 

@@ -9,6 +9,7 @@ use crate::alloc::search::{Allocator, Run, Wish};
 use crate::ground::blocks::Blocks;
 use crate::ground::credits;
 use crate::ground::direct::Direct;
+use crate::ground::groups::LastDescriptor;
 use crate::ground::journaled::Journaled;
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
@@ -53,6 +54,13 @@ impl Blocks for Body<'_, '_> {
         match self {
             Body::Direct(body) => body.ground(),
             Body::Journaled(body) => body.ground(),
+        }
+    }
+
+    fn last_descriptor(&self) -> Option<&LastDescriptor> {
+        match self {
+            Body::Direct(body) => body.last_descriptor(),
+            Body::Journaled(body) => body.last_descriptor(),
         }
     }
 

@@ -2,15 +2,17 @@
 
 use super::{assert_says, image, open};
 use crate::alloc::Space;
-use crate::alloc::group::{Changed, descriptor, mark_inode};
+use crate::alloc::group::{Changed, descriptor, mark, mark_inode, mark_used};
 use crate::alloc::inode::{NewInode, free, make};
 use crate::alloc::search::{Allocator, Wish};
 use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;
+use crate::ground::journaled::Journaled;
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
-use crate::{Ino, Result, Volume};
-use uext4_ondisk::ext4::{GroupDescriptor, InodeFlags, Timestamp};
+use crate::{Error, Ino, Result, Volume};
+use uext4_ondisk::checksum::{CSUM_INIT, csum};
+use uext4_ondisk::ext4::{GroupDescriptor, InodeFlags, Superblock, Timestamp};
 use uext4_ondisk::{Group, Pblk};
 use uext4_testkit::{Need, needs};
 
@@ -103,6 +105,76 @@ fn a_wrong_descriptor_checksum_ends_every_edit() {
         refuses(ground, "group descriptor checksum", new_inode);
         refuses(ground, "group descriptor checksum", |blocks| mark_inode(blocks, Ino(13), true, false));
     }
+}
+
+/// The descriptor of a group as its block has it.
+fn stored(ground: &Ground, group: Group) -> GroupDescriptor {
+    let (block, offset) = ground.superblock.geometry.descriptor_position(group).unwrap();
+    let bytes = ground.cache.read(block.get()).unwrap();
+    GroupDescriptor::decode(&bytes[offset as usize..], group, &ground.superblock).unwrap()
+}
+
+/// Also if the groups change in turn, and again and again.
+#[test]
+fn the_descriptor_in_memory_is_that_of_its_block() {
+    needs!(Need::Tool("mke2fs"));
+    let volume = volume("metadata_csum");
+    let ground: &Ground = volume.state();
+    let blocks = &mut Direct(ground);
+    let groups = [0, 1, 1, 2, 1, 0, 0].map(Group);
+    for (turn, group) in (0..).zip(groups) {
+        // Also more than a checksum is made from.
+        let clusters = if turn % 2 == 0 { 1800 + 2 * turn..1802 + 2 * turn } else { 2000..6000 };
+        let both = |used: bool, blocks: &mut Direct<'_>| {
+            mark(blocks, group, clusters.clone(), used).unwrap();
+            let now = stored(ground, group);
+            assert_eq!(ground.last_descriptor.of(group), Some(now), "the one stored last");
+            let bitmap = ground.cache.read(now.block_bitmap.get()).unwrap();
+            now.verify_block_bitmap(&bitmap, group, &ground.superblock).unwrap();
+            assert_eq!(descriptor(blocks, group).unwrap(), now);
+            for other in groups.into_iter().filter(|other| *other != group) {
+                assert_eq!(ground.last_descriptor.of(other), None);
+                assert_eq!(descriptor(blocks, other).unwrap(), stored(ground, other));
+                assert_eq!(ground.inode_table(other).unwrap(), stored(ground, other).inode_table);
+            }
+            assert_eq!(ground.inode_table(group).unwrap(), now.inode_table);
+            now.free_clusters
+        };
+        let taken = both(true, blocks);
+        assert_eq!(both(false, blocks), taken + clusters.len() as u32);
+        assert_eq!(both(true, blocks), taken);
+    }
+}
+
+/// The bitmap was changed, but its descriptor could not be: all changes end, and nobody sees a descriptor that is in no
+/// block.
+#[test]
+fn a_descriptor_that_is_not_stored_is_not_kept() {
+    needs!(Need::Tool("mke2fs"));
+    let volume = open(&image(24, &["-b", "1024", "-g", "2048", "-O", "metadata_csum"]));
+    let ground: &Ground = volume.state();
+    let clusters = |at: u32| 1900 + at..1901 + at;
+    let marks = |credits, at| {
+        Journaled::run(ground, "a test", credits, |blocks| mark_used(blocks, GROUP, clusters(at)))
+    };
+    marks(2, 0).unwrap();
+    let (before, free) = (stored(ground, GROUP), ground.totals.volume().free_clusters);
+    assert_eq!(ground.last_descriptor.of(GROUP), Some(before));
+    // Blocks that the transaction has changed cost no credits.
+    ground.journal.as_ref().unwrap().commit_all().unwrap();
+    assert_says(marks(0, 1), "no credit left");
+    assert_eq!(
+        (stored(ground, GROUP), ground.totals.volume().free_clusters),
+        (before, free),
+        "nothing changed"
+    );
+    assert!(ground.journal.as_ref().unwrap().aborted().is_none());
+    assert_eq!(descriptor(&Direct(ground), GROUP).unwrap(), before);
+    assert_says(marks(1, 1), "no credit left");
+    assert!(ground.journal.as_ref().unwrap().aborted().is_some());
+    assert_eq!(stored(ground, GROUP), before);
+    assert_eq!(descriptor(&Direct(ground), GROUP).unwrap(), before, "as its block is");
+    assert!(matches!(marks(2, 2), Err(Error::Aborted(_))));
 }
 
 #[test]
@@ -203,6 +275,31 @@ fn a_run_over_two_groups_is_given_back_whole_or_not_at_all() {
     refuses(ground, "block bitmap checksum", back);
     spoil(ground, bitmap, |bytes| bytes[500] ^= 1);
     back(blocks).unwrap();
+    // One block alone is in the second group, or none.
+    for (behind, length) in [(8, 9), (8, 8)] {
+        marked(blocks, Group(1), last - behind..last).unwrap();
+        let both =
+            |blocks: &mut Direct<'_>| [1, 2].map(|at| descriptor(blocks, Group(at)).unwrap().free_clusters);
+        let before = both(blocks);
+        if length > behind {
+            marked(blocks, Group(2), 0..1).unwrap();
+        }
+        let run = (Pblk(second.get() - u64::from(behind)), u64::from(length));
+        Allocator::new(ground).give_back(blocks, Ino(12), &[run]).unwrap();
+        assert_eq!(both(blocks), [before[0] + behind, before[1]]);
+    }
+}
+
+/// The seed of checksums is kept in memory, with the UUID that it belongs to.
+#[test]
+fn the_seed_of_checksums_follows_the_uuid() {
+    needs!(Need::Tool("mke2fs"));
+    let volume = volume("metadata_csum,^metadata_csum_seed");
+    let mut superblock = Superblock::clone(&volume.state().superblock);
+    for _ in 0..2 {
+        assert_eq!(superblock.checksum_seed(), csum(CSUM_INIT, &superblock.uuid));
+        superblock.uuid[3] ^= 1;
+    }
 }
 
 /// Inodes of internal files cannot be freed, nor can records past the initialized part of the table.

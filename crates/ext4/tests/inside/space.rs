@@ -9,11 +9,12 @@ use crate::alloc::shared::FreeSpace;
 use crate::ground::blocks::Blocks;
 use crate::ground::credits;
 use crate::ground::direct::Direct;
+use crate::ground::groups::LastDescriptor;
 use crate::ground::journaled::Journaled;
 use crate::ground::state::Ground;
 use crate::inode::draft::Draft;
 use crate::map::edit;
-use crate::{Error, Ino, Result, Volume};
+use crate::{Error, Fallocate, Ino, OpenOptions, Result, Volume};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use uext4_ondisk::ext4::{
@@ -48,6 +49,10 @@ impl<'g> Counting<'g> {
 impl Blocks for Counting<'_> {
     fn ground(&self) -> &Ground {
         self.direct.ground()
+    }
+
+    fn last_descriptor(&self) -> Option<&LastDescriptor> {
+        self.direct.last_descriptor()
     }
 
     fn look<T>(&self, block: Pblk, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
@@ -264,6 +269,34 @@ fn a_full_volume_changes_nothing_and_aborts_no_journal() {
     assert!(journal.aborted().is_none());
     // No blocks wait for a commit that freed them, either.
     assert_eq!(allocator.take(&mut Direct(ground), INO, 2, u64::MAX).unwrap().len(), 2);
+}
+
+/// Also if one extent lies in more groups than a step frees blocks in.
+#[test]
+fn blocks_in_many_groups_are_freed_in_steps() {
+    needs!(Need::Tool("mke2fs"));
+    for features in
+        [&["-G", "64", "-O", "^resize_inode,sparse_super2"][..], &["-O", "^flex_bg,^resize_inode"]]
+    {
+        let args = [&["-b", "1024", "-g", "256", "-N", "512"], features].concat();
+        let volume = open(&image(24, &args));
+        let free = || {
+            volume.sync_all().unwrap();
+            volume.statfs().unwrap().free
+        };
+        let file = volume.open_file("/file", OpenOptions::new().write(true).create(true)).unwrap();
+        let before = free();
+        for punched in [true, false] {
+            file.fallocate(Fallocate::Allocate, 0, 14 << 20).unwrap();
+            assert!(free() <= before - 14 * 1024);
+            if punched {
+                file.fallocate(Fallocate::Punch, 0, 14 << 20).unwrap();
+                assert_eq!((free(), file.metadata().blocks), (before, 0), "{features:?}");
+            }
+        }
+        file.set_len(0).unwrap();
+        assert_eq!((free(), file.metadata().blocks), (before, 0), "{features:?}");
+    }
 }
 
 /// If one of several nodes cannot be freed, none is.
