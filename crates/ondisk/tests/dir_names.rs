@@ -1,4 +1,5 @@
-//! Names in a block of a directory: which one is found, and which are refused, of every length and wherever they differ.
+//! Names in a block of a directory: which one is found, and which are refused, of every length and wherever they
+//! differ.
 
 use uext4_ondisk::ext4::{DirBlock, DirBlockKind, DirFormat, encode_dir_entry, entry_length};
 use uext4_ondisk::{CorruptKind, Ino};
