@@ -3,6 +3,6 @@
 pub use uext4_ondisk::ext4::{
     Compat, DefaultMountOptions, ENCODING_UTF8_12_1, ErrorLog, ErrorRecord, Features, Geometry,
     GeometryFields, HashSettings, HashVersion, Incompat, JournalLocation, MmpBlock, MmpOwner, MmpSettings,
-    OnError, RoCompat, SnapshotFields, State, Superblock, SuperblockFlags, SuperblockTimes,
+    OnError, RoCompat, SeedOfUuid, SnapshotFields, State, Superblock, SuperblockFlags, SuperblockTimes,
 };
 pub use uext4_ondisk::{BlockRange, Corrupt, CorruptKind, EncodeError, Group, Ino, Lblk, Pblk, Place};
