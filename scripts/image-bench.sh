@@ -73,7 +73,7 @@ for _ in $(seq "$rounds"); do
     losetup -d "$device"
     device=
 done
-# One round of mke2fs takes minutes, and after two of them more would change nothing.
+# mke2fs takes many minutes here. It is stopped after two, which is more than the floor needs.
 slow() { timeout 120 mke2fs -q -F -t ext4 -b 4096 -N 200000 -d "$work/names" "$image" || [ $? -eq 124 ]; }
 fresh 1G; milliseconds names.theirs slow
 for _ in $(seq "$rounds"); do

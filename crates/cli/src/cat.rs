@@ -4,14 +4,12 @@ use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::error::{CliError, told};
 use crate::open::{OpenHow, Operand};
 use crate::progress::{BYTES, Progress};
-use crate::session::Session;
 use clap::{Args, ValueHint};
 use std::ffi::{OsStr, OsString};
 use std::fs::File as HostFile;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
 use uext4::device::Locator;
 use uext4::{DeviceSpec, Volume};
 
@@ -62,8 +60,8 @@ pub fn run(args: &CatArgs, globals: &Globals) -> Result<(), CliError> {
 #[derive(Default)]
 pub struct Volumes {
     open: Vec<(DeviceSpec, Volume)>,
-    /// The one that stays open: that of a shell.
-    session: Option<Arc<Session>>,
+    /// Which of them stays open: that of a shell.
+    lent: Option<usize>,
 }
 
 impl Volumes {
@@ -75,8 +73,8 @@ impl Volumes {
     /// Closes them all: every change is then durable and checkpointed.
     pub fn close(self) -> Result<(), CliError> {
         let mut outcome = Ok(());
-        for (spec, volume) in self.open {
-            if self.session.as_ref().is_some_and(|session| session.has(&spec)) {
+        for (number, (spec, volume)) in self.open.into_iter().enumerate() {
+            if self.lent == Some(number) {
                 continue;
             }
             let closed = volume.close();
@@ -99,7 +97,10 @@ impl Volumes {
             return Ok((number, self.open[number].1.clone()));
         }
         let volume = operand.volume(how)?;
-        self.session.clone_from(&how.globals.watchers.session);
+        // As it was named: `spec` is the path that was found.
+        if how.is_lent(&operand.spec) {
+            self.lent = Some(self.open.len());
+        }
         self.open.push((spec, volume.clone()));
         Ok((self.open.len() - 1, volume))
     }

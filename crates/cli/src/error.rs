@@ -276,7 +276,7 @@ pub fn told_of(
     destination: impl Fn(&[u8]) -> OsString,
 ) -> CliError {
     let path = match &error.subject {
-        Subject::Source(path) => source(path),
+        Subject::Source(path) | Subject::Before(path) => source(path),
         Subject::Destination(path) => destination(path),
         Subject::Host(path) => path.clone().into(),
     };

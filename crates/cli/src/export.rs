@@ -95,7 +95,10 @@ pub fn run(args: &ExportArgs, globals: &Globals) -> Result<(), CliError> {
     };
     // What is left of an archive that failed is not written.
     let _rest = to.into_parts();
-    let done = done.map_err(|error| told(error, |path| new.below(path)));
+    let done = done.map_err(|error| {
+        let operand = old.as_ref().filter(|_| matches!(error.subject, Subject::Before(_))).unwrap_or(&new);
+        told(error, |path| operand.below(path))
+    });
     if done.is_err() && created && output.metadata().is_ok_and(|found| found.is_file()) {
         // A part of an archive would pass for a whole one. The first error is reported.
         let _already_failing = std::fs::remove_file(&args.output);
@@ -138,7 +141,9 @@ impl Observer for Watch<'_> {
 
     fn trouble(&mut self, error: Error) {
         let name = match &error.subject {
-            Subject::Source(path) | Subject::Destination(path) => self.operand.below(path),
+            Subject::Source(path) | Subject::Before(path) | Subject::Destination(path) => {
+                self.operand.below(path)
+            }
             Subject::Host(path) => path.clone().into(),
         };
         let (command, json) = (&self.globals.command, self.globals.json);

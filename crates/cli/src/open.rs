@@ -3,6 +3,7 @@
 use crate::args::{Globals, JOURNAL, OVERLAY, Watchers};
 use crate::error::{self, CliError};
 use crate::out::Out;
+use crate::session::Session;
 use clap::ArgMatches;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -230,10 +231,8 @@ impl<'g> OpenHow<'g> {
     /// sees metadata, data and flushes alike. Warns if the journal could not be fully replayed, so that an older state
     /// is shown, and if group descriptors are damaged.
     pub fn open_volume(&self, spec: &DeviceSpec) -> Result<Volume, uext4::Error> {
-        if let Some(session) = &self.globals.watchers.session
-            && let Some(volume) = session.volume(spec, self.write)?
-        {
-            return Ok(volume);
+        if let Some(session) = self.session(spec) {
+            return session.volume(self.write);
         }
         let volume = self.open_named(self.open_device(spec)?, &spec.to_string())?;
         let info = volume.info();
@@ -248,10 +247,18 @@ impl<'g> OpenHow<'g> {
     /// Closes a volume that [`OpenHow::open_volume`] opened, which makes all changes durable. That of a shell stays
     /// open.
     pub fn close_volume(&self, spec: &DeviceSpec, volume: Volume) -> Result<(), uext4::Error> {
-        match &self.globals.watchers.session {
-            Some(session) if session.has(spec) => Ok(()),
-            _ => volume.close(),
-        }
+        if self.is_lent(spec) { Ok(()) } else { volume.close() }
+    }
+
+    /// Whether the volume on this device is that of a shell.
+    pub fn is_lent(&self, spec: &DeviceSpec) -> bool {
+        self.session(spec).is_some()
+    }
+
+    /// The shell with this volume. A command with an overlay of its own does not change it.
+    fn session(&self, spec: &DeviceSpec) -> Option<&Session> {
+        let session = self.globals.watchers.session.as_deref();
+        session.filter(|session| session.has(spec) && self.globals.overlay.is_none())
     }
 
     /// Opens a device, to look at it before the volume on it.

@@ -10,7 +10,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The volume on this device, and whether it may be written.
+    /// A session on an open volume. `write`: whether commands may change it.
     pub fn new(spec: DeviceSpec, volume: Volume, write: bool) -> Session {
         Session { spec, volume, write }
     }
@@ -20,17 +20,14 @@ impl Session {
         &self.volume
     }
 
-    /// The volume, if it is on this device.
+    /// The volume for a command.
     ///
     /// # Errors
     /// [`uext4::Error::ReadOnly`] if it is to be written and is open for reading.
-    pub fn volume(&self, spec: &DeviceSpec, write: bool) -> Result<Option<Volume>, uext4::Error> {
-        if !self.has(spec) {
-            return Ok(None);
-        }
+    pub fn volume(&self, write: bool) -> Result<Volume, uext4::Error> {
         match write && !self.write {
             true => Err(uext4::Error::ReadOnly("the shell's volume")),
-            false => Ok(Some(self.volume.clone())),
+            false => Ok(self.volume.clone()),
         }
     }
 

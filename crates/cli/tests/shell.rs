@@ -127,6 +127,34 @@ fn what_means_nothing_is_refused_by_line() {
 }
 
 #[test]
+fn one_transaction_holds_a_script_however_the_volume_is_named() {
+    let scratch = Scratch::new(128 << 20);
+    let image = image(&scratch);
+    let lines: Vec<String> = (0..20).map(|number| format!("mkdir d{number}")).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let sequence = || -> u32 {
+        let told = uext4_testkit::debugfs(&image, "logdump -S");
+        let line = told.lines().find(|line| line.starts_with("Journal sequence:")).unwrap();
+        u32::from_str_radix(line.split("0x").nth(1).unwrap().trim(), 16).unwrap()
+    };
+    for name in [image.as_os_str(), OsStr::new("image")] {
+        let before = sequence();
+        let mut command = common::command(shell(Path::new(name), &lines));
+        let output = command.current_dir(scratch.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        // The commit, and what a close and an open for writing add.
+        let commits = sequence() - before;
+        assert!((1..6).contains(&commits), "{name:?}: {commits}");
+        good(shell(&image, &["rmdir d*"]));
+    }
+    // A command with an overlay of its own is not carried out on the volume beneath.
+    let line = format!("rm --overlay '{}' top", scratch.file("overlay").display());
+    let output = common::uext4(shell(&image, &[&line]));
+    assert!(!output.status.success());
+    assert_eq!(text(shell(&image, &["cat top"])), "top");
+}
+
+#[test]
 fn an_editor_changes_a_file() {
     needs!(Need::Tool("e2fsck"));
     let scratch = Scratch::new(128 << 20);

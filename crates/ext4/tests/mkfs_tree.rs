@@ -435,7 +435,13 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let last = (1 << 60) - 10..1 << 60;
     let beyond = Contents { size: 1 << 60, data: [last].into(), key: 0 };
     refused("-b 4096", &with(file(beyond)), "/name: the file's map cannot reach");
+    for data in [[5..9, 0..3], [0..5, 4..9], [0..3, 5..5], [0..3, 5..11]] {
+        refused("-b 4096", &with(file(Contents { size: 10, data: data.into(), key: 0 })), "/name: ");
+    }
     let mut named = file(Contents::default());
+    named.xattrs.insert(b"system.posix_acl_default".to_vec(), vec![2, 0, 0, 0]);
+    refused("-b 4096", &with(named.clone()), "/name: only directories");
+    named.xattrs.clear();
     named.xattrs.insert(b"unknown.name".to_vec(), Vec::new());
     refused("-b 4096", &with(named.clone()), "/name: ");
     named.xattrs = BTreeMap::from([(b"user.large".to_vec(), vec![0; 5000])]);

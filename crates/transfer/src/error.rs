@@ -17,6 +17,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Subject {
     /// A path below the source, bytes without a leading slash; empty: the source itself.
     Source(Vec<u8>),
+    /// A path below the tree that the source is compared with, likewise.
+    Before(Vec<u8>),
     /// A path below the destination in a volume, bytes without a leading slash; empty: the destination itself.
     Destination(Vec<u8>),
     /// A file of the host.
@@ -139,6 +141,14 @@ impl Error {
         Error { subject: Subject::Destination(path.to_vec()), attribute: None, cause: cause.into() }
     }
 
+    /// The same error, of the tree that the source is compared with.
+    pub(crate) fn before(self) -> Self {
+        match self.subject {
+            Subject::Source(path) => Error { subject: Subject::Before(path), ..self },
+            _ => self,
+        }
+    }
+
     /// Sets the path of an error of the destination.
     pub(crate) fn below(self, path: &[u8]) -> Self {
         match self.subject {
@@ -217,7 +227,9 @@ impl std::error::Error for Error {}
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = match &self.subject {
-            Subject::Source(path) | Subject::Destination(path) => OsStr::from_bytes(path),
+            Subject::Source(path) | Subject::Before(path) | Subject::Destination(path) => {
+                OsStr::from_bytes(path)
+            }
             Subject::Host(path) => path.as_os_str(),
         };
         write!(f, "{}: ", path.display())?;

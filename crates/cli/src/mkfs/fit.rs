@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use uext4::DeviceSpec;
 use uext4::device::Locator;
 
+/// The length of an image file is a multiple of a page, whatever the volume's size.
+const PAGE: u64 = 4096;
+
 /// An image file that was made longer. Gets its old length back on drop unless [`Fitted::keep`] was called.
 pub struct Fitted {
     path: PathBuf,
@@ -28,6 +31,8 @@ impl Fitted {
         let Some(stat) = rustix::fs::stat(path).ok().filter(regular).filter(|_| !part) else {
             return Ok(None);
         };
+        // As long as a new file would be.
+        let wanted = wanted.next_multiple_of(PAGE);
         let fitted = Fitted { path: path.clone(), before: stat.st_size as u64, wanted };
         if fitted.before < wanted {
             fitted.set(wanted)?;

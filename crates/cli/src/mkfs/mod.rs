@@ -297,9 +297,17 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
         (dry_run(args, &spec, &options, files.as_ref(), globals)?, false)
     } else {
         let image = Image::create(&spec, options.size).map_err(failed)?;
-        let wanted = options.size.filter(|_| args.is_auto() && !image.is_new());
-        let fitted = wanted.map(|wanted| Fitted::grow(&spec, wanted)).transpose()?.flatten();
         let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
+        let mut fitted = None;
+        if let Some(wanted) = options.size.filter(|_| args.is_auto() && !image.is_new()) {
+            // The length of a file that is in use, or holds something, stays as it is.
+            let device = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
+            if !args.force {
+                mkfs::refuse_occupied(&*device).map_err(failed)?;
+            }
+            drop(device);
+            fitted = Fitted::grow(&spec, wanted)?;
+        }
         let opened = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
         let made = match &files {
             Some(files) => mkfs::format_tree(&*opened, &options, files.tree(), files),
@@ -333,7 +341,7 @@ fn room(args: &MkfsArgs, spec: &DeviceSpec) -> Option<u64> {
     if args.is_auto() {
         return None;
     }
-    args.bytes().or_else(|| Some(geometry(spec).ok()?.size))
+    args.bytes().or_else(|| geometry(spec).ok().map(|geometry| geometry.size).filter(|size| *size > 0))
 }
 
 /// The geometry of the device, even if it is in use; that of a usual one if it does not exist yet.

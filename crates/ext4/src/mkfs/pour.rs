@@ -62,7 +62,8 @@ fn send(
     let mut filled = 0;
     for piece in request {
         let length = piece.length as usize;
-        let place = buffer.get_mut(filled..filled + length).unwrap_or_default();
+        let no_room = || Error::Failed(VolumeError::OutOfMemory { bytes: REQUEST as u64 });
+        let place = buffer.get_mut(filled..filled + length).ok_or_else(no_room)?;
         let contents = population.contents(piece.position);
         fill(source, contents, piece.at, place).map_err(|error| population.failed(piece.position, error))?;
         filled += length;

@@ -73,6 +73,16 @@ pub struct Contents {
 }
 
 impl Contents {
+    /// Whether the ranges are as [`Contents::data`] says.
+    pub(super) fn is_sound(&self) -> bool {
+        let mut end = 0;
+        self.data.iter().all(|range| {
+            let follows = range.start >= end && range.start < range.end && range.end <= self.size;
+            end = range.end;
+            follows
+        })
+    }
+
     /// Contents without holes.
     pub fn whole(size: u64, key: u64) -> Contents {
         let data = Some(0..size).filter(|range| !range.is_empty());
@@ -155,7 +165,7 @@ impl Tree {
         }
     }
 
-    /// Adds an item under a name, which replaces what the name led to. A directory's names may be those of items that
+    /// Adds an item under a name. What had the name before loses it. A directory's names may be those of items that
     /// exist already.
     ///
     /// # Errors
@@ -174,7 +184,7 @@ impl Tree {
         Ok(id)
     }
 
-    /// Adds another name for an item, which replaces what the name led to.
+    /// Adds another name for an item. What had the name before loses it.
     ///
     /// # Errors
     /// [`Error::Contents`] if the name is not possible or the item is a directory.

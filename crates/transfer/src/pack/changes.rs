@@ -51,7 +51,7 @@ pub fn between(old: (&Volume, &Path), new: (&Volume, &Path)) -> Result<Changes> 
             _ => Err(Error::source(b"", uext4::Error::NotDirectory)),
         }
     };
-    let (old, new) = (root(old)?, root(new)?);
+    let (old, new) = (root(old).map_err(Error::before)?, root(new)?);
     let mut comparison = Comparison {
         changes: Changes::new(),
         names: HashMap::new(),
@@ -75,7 +75,7 @@ impl Comparison {
     fn directory(&mut self, pair: Pair, open: &mut Vec<Pair>) -> Result<()> {
         let Pair { path, old, new } = pair;
         let before: Vec<Vec<u8>> = match &old {
-            Some(old) => sorted_names(old, &path)?,
+            Some(old) => sorted_names(old, &path).map_err(Error::before)?,
             None => Vec::new(),
         };
         let now = sorted_names(&new, &path)?;
@@ -90,7 +90,9 @@ impl Comparison {
             let at = |error| Error::source(&path, error);
             let node = new.look_up(name).map_err(at)?;
             let was = match &old {
-                Some(old) if before.binary_search(name).is_ok() => Some(old.look_up(name).map_err(at)?),
+                Some(old) if before.binary_search(name).is_ok() => {
+                    Some(old.look_up(name).map_err(|error| at(error).before())?)
+                }
                 _ => None,
             };
             let same = match &was {
@@ -144,7 +146,8 @@ impl Comparison {
             return Ok(false);
         }
         let at = |error| Error::source(path, error);
-        if one.kind == FileKind::Symlink && old.read_link().map_err(at)? != new.read_link().map_err(at)? {
+        let was = |error| at(error).before();
+        if one.kind == FileKind::Symlink && old.read_link().map_err(was)? != new.read_link().map_err(at)? {
             return Ok(false);
         }
         let attributes = |node: &Node| {
@@ -152,28 +155,34 @@ impl Comparison {
                 let name = name?;
                 Ok((name.as_bytes().to_vec(), node.xattr(name.as_bytes())?))
             });
-            names.collect::<uext4::Result<BTreeMap<Vec<u8>, Vec<u8>>>>().map_err(at)
+            names.collect::<uext4::Result<BTreeMap<Vec<u8>, Vec<u8>>>>()
         };
-        if attributes(old)? != attributes(new)? {
+        if attributes(old).map_err(was)? != attributes(new).map_err(at)? {
             return Ok(false);
         }
         if one.kind == FileKind::Regular { self.same_contents(path, old, new) } else { Ok(true) }
     }
 
     fn same_contents(&mut self, path: &[u8], old: &Node, new: &Node) -> Result<bool> {
-        let at = |error| Error::source(path, error);
-        let open = |node: &Node| node.open(OpenOptions::new().read(true).direct(true)).map_err(at);
-        let files = [open(old)?, open(new)?];
+        let of = |is_old: bool, cause: Cause| {
+            let error = Error::source(path, cause);
+            if is_old { error.before() } else { error }
+        };
+        let open = |node: &Node| node.open(OpenOptions::new().read(true).direct(true));
+        let files = [
+            open(old).map_err(|error| of(true, error.into()))?,
+            open(new).map_err(|error| of(false, error.into()))?,
+        ];
         let size = files[1].size();
         let mut pos = 0;
         while pos < size {
             let length = (size - pos).min(PIECE as u64) as usize;
-            for (file, memory) in files.iter().zip(&mut self.memory) {
+            for (number, (file, memory)) in files.iter().zip(&mut self.memory).enumerate() {
                 memory.resize(length, 0);
-                let read = file.read_any_at(memory, pos).map_err(at)?;
+                let read = file.read_any_at(memory, pos).map_err(|error| of(number == 0, error.into()))?;
                 if read < length {
                     let (read, length) = (read as u64, length as u64);
-                    return Err(Error::source(path, Cause::ShortRead { pos, read, length }));
+                    return Err(of(number == 0, Cause::ShortRead { pos, read, length }));
                 }
             }
             if self.memory[0] != self.memory[1] {

@@ -155,6 +155,8 @@ impl<N: Node> MapEdit<N> {
         let new: Vec<Pblk> = self.nodes.range(Pblk(NEW)..ROOT).map(|(block, _)| *block).collect();
         let clusters = new.len() as i64 - self.freed.len() as i64;
         let counted = draft.counted(blocks.ground(), clusters)?;
+        // Also those whose blocks become other nodes of this edit.
+        let mut leave = !self.freed.is_empty();
         let (mut moved, mut homes) = match blocks.ground().unlogged {
             // Without a journal several blocks cannot change atomically: nodes on the volume stay until the topmost one
             // changes.
@@ -167,6 +169,7 @@ impl<N: Node> MapEdit<N> {
         homes.extend(space.take(blocks, draft.ino, new.len() + moved.len() - homes.len(), reach)?);
         moved.extend(self.renew(&moved, (blocks, space), (draft.ino, reach), &mut homes)?);
         self.freed.extend(&moved);
+        leave |= !moved.is_empty();
         let left: Vec<(Pblk, u64)> = self.freed.iter().map(|block| (*block, 1)).collect();
         space.give_back(blocks, draft.ino, &left)?;
         let homes: BTreeMap<Pblk, Pblk> = new.into_iter().chain(moved).zip(homes).collect();
@@ -194,7 +197,7 @@ impl<N: Node> MapEdit<N> {
             // Every node of an edit can be encoded, since its input was checked.
             stored?;
         }
-        if !self.freed.is_empty() {
+        if leave {
             blocks.ground().nodes_left.fetch_add(1, Ordering::Release);
         }
         for block in self.freed {

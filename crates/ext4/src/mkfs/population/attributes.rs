@@ -2,8 +2,8 @@
 //! share, and in inodes that hold large values.
 
 use crate::change::set_xattr::split;
-use crate::ground::error::{Error, Result};
-use crate::mkfs::tree::Item;
+use crate::ground::error::{AttributeError, Error, Result};
+use crate::mkfs::tree::{Item, ItemKind};
 use crate::xattr::{AclKind, Lists, XATTR_SIZE_MAX, acl};
 use std::collections::{BTreeMap, HashMap};
 use uext4_ondisk::Ino;
@@ -70,6 +70,9 @@ impl Attributes {
                 _ => None,
             };
             match kind {
+                Some(AclKind::Default) if !matches!(item.kind, ItemKind::Directory(_)) => {
+                    return Err(Error::Attribute(AttributeError::DefaultAcl));
+                }
                 Some(kind) => {
                     let acl = acl::from_call(value)?;
                     acl.iter().try_for_each(acl::check)?;

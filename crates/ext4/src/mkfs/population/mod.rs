@@ -425,6 +425,10 @@ impl Making<'_, '_> {
     }
 
     fn contents(&mut self, position: usize, contents: &Contents) -> Result<Body> {
+        if !contents.is_sound() {
+            let what = "ranges of contents that are out of order or reach beyond the size".into();
+            return Err(self.population.refused(position, VolumeError::Invalid(what)));
+        }
         let block = self.layout.block_size() as u64;
         let grain = u64::from(self.layout.superblock.geometry.cluster_blocks());
         let end = contents.size.div_ceil(block);
