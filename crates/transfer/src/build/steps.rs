@@ -1,4 +1,4 @@
-//! Paths of archives, and the way to where they lead in a tree.
+//! Follows an archive's path through the tree.
 //!
 //! A path is taken apart once, and every component is looked up in the tree that is gathered. A link is never followed
 //! outside: `..` and absolute targets stay below the root of the tree, as in a root file system that is mounted there.
