@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 suite=$1 names='' all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
 case $suite in
     mount) exec scripts/mount-stress.sh ;;
-    crash) module='crash_[a-z]+' prefix=UEXT4_CRASH count=STATES each=${COUNT:-300}
+    crash) module='crash_[a-z_]+' prefix=UEXT4_CRASH count=STATES each=${COUNT:-300}
         names='^crash_(tree|rename|xattrs)/' ;;
     model) module=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;
     turns) module=tree_walk::turns prefix=UEXT4_TURNS count=SECONDS each=${COUNT:-60} ;;
