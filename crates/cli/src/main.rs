@@ -56,6 +56,11 @@ mod xattr;
 
 use std::process::ExitCode;
 
+/// Names and inodes are many small objects of all ages. With the C library's allocator a create or an unlink takes a
+/// quarter more processor time.
+#[global_allocator]
+static HEAP: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     command::execute(std::env::args_os().collect(), args::Watchers::default())
 }

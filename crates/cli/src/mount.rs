@@ -113,7 +113,6 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
         let _leads = rustix::process::setsid();
     }
     let host = |path: &Path, action, error: &io::Error| CliError::host(path.as_os_str(), action, error);
-    uext4_fuse::share_heaps();
     let directory = std::fs::canonicalize(&args.directory);
     let directory = directory.map_err(|error| host(&args.directory, "mount", &error))?;
     let how = OpenHow { write: options.write, ..OpenHow::reading(globals, false, Switches::ON) };

@@ -15,7 +15,6 @@ mod aside;
 mod behind;
 mod dev;
 #[allow(unsafe_code)]
-mod heap;
 mod memory;
 mod mount;
 mod mountinfo;
@@ -37,7 +36,6 @@ mod transport;
 mod wire;
 mod work;
 
-pub use heap::share_heaps;
 pub use mount::{Connection, MountError, MountOptions, mount, unmount};
 pub use mountinfo::MountEntry;
 pub use options::{ServeOptions, Transport};

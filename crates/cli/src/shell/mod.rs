@@ -67,7 +67,7 @@ pub struct ShellArgs {
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub device: OsString,
     /// Run this line; several run one after the other.
-    #[arg(short = 'c', long = "command", value_name = "LINE")]
+    #[arg(short = 'c', long = "command", value_name = "LINE", allow_hyphen_values = true)]
     pub lines: Vec<String>,
     /// Run the lines of this file; - is standard input.
     #[arg(short = 'f', long, value_name = "SCRIPT", value_hint = ValueHint::FilePath, conflicts_with = "lines")]
