@@ -104,6 +104,11 @@ impl Files {
         &self.gathered.tree
     }
 
+    /// The same, to be changed.
+    pub fn tree_mut(&mut self) -> &mut Tree {
+        &mut self.gathered.tree
+    }
+
     /// The options with the size of the smallest volume, if that is asked for.
     pub fn sized(&self, args: &MkfsArgs, device: Geometry, options: Options) -> mkfs::Result<Options> {
         if !args.is_auto() {
