@@ -42,6 +42,15 @@ pub enum Compat {
     Debian12,
 }
 
+/// Which zeros of files become holes.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sparse {
+    /// Those that the sources say are holes.
+    Auto,
+    /// All whole blocks of zeros; contents are read twice.
+    Always,
+}
+
 /// The base set of features.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Type {
@@ -116,6 +125,9 @@ pub struct MkfsArgs {
     /// manifest has is made.
     #[arg(long, value_name = "MTREE", requires = "from", value_hint = ValueHint::FilePath)]
     pub manifest: Vec<PathBuf>,
+    /// Which zeros become holes; auto by default.
+    #[arg(long, value_name = "WHEN", requires = "from")]
+    pub sparse: Option<Sparse>,
     /// The platform of a container's image that is for several; this machine's by default.
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", requires = "from")]
     pub platform: Option<String>,
