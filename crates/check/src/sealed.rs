@@ -132,6 +132,9 @@ impl Scan<'_, '_> {
             Ok(descriptor) => descriptor,
             Err(fault) => return Ok(Err(fault)),
         };
+        if descriptor.tree_size() > self.shared.sb.geometry.blocks_count().saturating_mul(block) {
+            return wrong("the hash tree is larger than the volume");
+        }
         let tree = verity_tree_start(inode.size).unwrap_or(u64::MAX).saturating_add(descriptor.tree_size());
         if tree > start {
             return wrong("the descriptor lies in the hash tree");

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use uext4::device::{Device, MemoryDevice, MemoryOptions, Op};
 use uext4::mkfs::{
     Contents, Defaults, DmVerity, Error as MkfsError, Free, Item, ItemKind, Seal, Source, SourceError, Tree,
@@ -28,6 +29,17 @@ impl Source for Patterns {
     fn read(&self, key: u64, pos: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         fixture::pattern(key, pos, buffer);
         Ok(())
+    }
+}
+
+/// The same, each read after another time.
+struct Late(AtomicU64);
+
+impl Source for Late {
+    fn read(&self, key: u64, pos: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        let number = self.0.fetch_add(7919, Ordering::Relaxed);
+        std::thread::sleep(std::time::Duration::from_micros(Rng::new(number).below(3000)));
+        Patterns.read(key, pos, buffer)
     }
 }
 
@@ -159,10 +171,17 @@ fn fsverity_measures_sealed_files_alike() {
 #[test]
 fn the_same_tree_makes_the_same_trees_and_the_smallest_volume_holds_them() {
     needs!(Need::Tool("e2fsck"));
-    let scratch = Scratch::new(900 * MIB);
+    let scratch = Scratch::new(1800 * MIB);
     let tree = tree(&shapes(), Seal::new(HashAlgorithm::Sha256, b"").unwrap());
     let [one, two] = ["one", "two"].map(|name| make(&scratch, name, "-b 4096", &tree));
-    assert!(std::fs::read(one).unwrap() == std::fs::read(two).unwrap());
+    assert!(std::fs::read(&one).unwrap() == std::fs::read(two).unwrap());
+    // Contents that come late, and so end in another order.
+    for seed in 1..4 {
+        let (late, number) = (scratch.sparse_file(format!("late {seed}"), 200 * MIB), AtomicU64::new(seed));
+        let options = options("-b 4096", "", Defaults::Upstream);
+        format_tree(&*open(&late), &options, &tree, &Late(number)).unwrap();
+        assert!(std::fs::read(&one).unwrap() == std::fs::read(&late).unwrap(), "{seed}");
+    }
     let geometry = open(&scratch.sparse_file("any", MIB)).geometry();
     let asked = options("-b 4096", "", Defaults::Upstream).for_reading();
     let smallest = smallest(geometry, &asked, &tree, Free::Bytes(0)).unwrap();
@@ -312,6 +331,112 @@ fn descriptors_that_mislead_are_refused() {
     // A flag alone.
     oracle::debugfs_write(&path, "set_inode_field /plain flags 0x180000");
     assert!(verified(&path, "plain").unwrap_err().to_string().contains("fs-verity"));
+}
+
+/// A small volume without checksums in memory, its bytes, and where descriptor and inode of its sealed file are.
+struct Planted {
+    memory: Arc<dyn Device>,
+    good: uext4::Buffer,
+    record: usize,
+    inode: usize,
+    known: uext4::Verity,
+}
+
+const PLANTED: usize = 4 << 20;
+
+fn buffer() -> uext4::Buffer {
+    uext4::BufferPool::new(PLANTED).unwrap().take(PLANTED).unwrap()
+}
+
+fn planted() -> Planted {
+    let words = "-b 4096 -O ^has_journal,^metadata_csum,^metadata_csum_seed";
+    let mut options = options(words, "", Defaults::Upstream);
+    options.size = Some(PLANTED as u64);
+    let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(MemoryOptions::new(PLANTED as u64)).unwrap());
+    let tree = tree(&[Contents::whole(600_000, 3)], Seal::default());
+    format_tree(&*memory, &options, &tree, &Patterns).unwrap();
+    let mut good = buffer();
+    memory.read_at(&mut good, 0).unwrap();
+    let volume = Volume::open_device(memory.clone(), VolumeOptions::read_only()).unwrap();
+    let file = volume.open_file("file 0", read_only()).unwrap();
+    let known = file.verify_verity(&mut |_| {}).unwrap().unwrap();
+    let root = good.windows(32).position(|bytes| bytes == known.root_hash()).unwrap();
+    let inode = inode_of(&good, 600_000);
+    drop(file);
+    Planted { memory, good, record: root - 16, inode, known }
+}
+
+/// What verifying the sealed file says after the image was changed.
+fn verified_in(planted: &Planted, image: &[u8]) -> Result<Option<uext4::Verity>, Error> {
+    planted.memory.write_at(image, 0, uext4::device::WriteDurability::Cached).unwrap();
+    let volume = Volume::open_device(planted.memory.clone(), VolumeOptions::read_only()).unwrap();
+    volume.open_file("file 0", read_only())?.verify_verity(&mut |_| {})
+}
+
+/// A map may say that a block is in many places. That must not make a comparison endless.
+#[test]
+fn a_tree_larger_than_the_volume_is_refused() {
+    let planted = planted();
+    let mut bad = buffer();
+    bad.copy_from_slice(&planted.good);
+    // A hole of a gibibyte: its tree has 2048 + 16 + 1 blocks, and the volume 1024.
+    let size = 1_u64 << 30;
+    let last = ((size >> 12) + 2048 + 16 + 1) as u32;
+    let to = (planted.record / 4096) as u32;
+    let (inode, record) = (planted.inode, planted.record);
+    bad[inode + 4..inode + 8].copy_from_slice(&(size as u32).to_le_bytes());
+    bad[inode + 42..inode + 44].copy_from_slice(&1_u16.to_le_bytes());
+    bad[inode + 52..inode + 56].copy_from_slice(&last.to_le_bytes());
+    bad[inode + 56..inode + 58].copy_from_slice(&1_u16.to_le_bytes());
+    bad[inode + 58..inode + 60].fill(0);
+    bad[inode + 60..inode + 64].copy_from_slice(&to.to_le_bytes());
+    bad[record + 8..record + 16].copy_from_slice(&size.to_le_bytes());
+    let error = verified_in(&planted, &bad).unwrap_err();
+    assert!(error.to_string().contains("larger than the volume"), "{error}");
+}
+
+#[test]
+fn random_bytes_behind_contents_give_typed_errors() {
+    let planted = planted();
+    let (record, inode) = (planted.record, planted.inode);
+    let mut bad = buffer();
+    let mut rng = Rng::new(5);
+    let (mut same, mut refused) = (0, 0);
+    for round in 0..1000 {
+        bad.copy_from_slice(&planted.good);
+        for _ in 0..rng.range(1..4) {
+            // The descriptor, its size, the map and the size of the inode.
+            let at = match rng.below(4) {
+                0 => record + rng.below(32) as usize,
+                1 => record + 4092 + rng.below(4) as usize,
+                2 => inode + 40 + rng.below(60) as usize,
+                _ => inode + 4 + rng.below(4) as usize,
+            };
+            bad[at] = match rng.below(3) {
+                0 => 0,
+                1 => 0xFF,
+                _ => rng.below(256) as u8,
+            };
+        }
+        match verified_in(&planted, &bad) {
+            Ok(Some(verity)) => {
+                same += 1;
+                assert_eq!(verity, planted.known, "{round}");
+            }
+            Ok(None) => panic!("{round}: the flag was not touched"),
+            Err(Error::Corrupt(_) | Error::CorruptInode { .. } | Error::Io(_)) => refused += 1,
+            Err(error) => panic!("{round}: {error:?}"),
+        }
+    }
+    assert!(same > 5 && refused > 500, "{same} {refused}");
+}
+
+/// Where the record of the regular file of this size is.
+fn inode_of(image: &[u8], size: u32) -> usize {
+    let records = image.chunks(256).position(|record| {
+        record[1] & 0xF0 == 0x80 && record[4..8] == size.to_le_bytes() && record[40..42] == [0x0A, 0xF3]
+    });
+    records.unwrap() * 256
 }
 
 #[test]

@@ -44,6 +44,11 @@ impl<'v> SealedFile<'v> {
         read(state, inode, block, start, &mut bytes)?;
         let bytes = bytes.get(..length as usize).unwrap_or_default();
         let descriptor = VerityDescriptor::decode(bytes, size, block as u32).map_err(refused)?;
+        // What bounds the time of a comparison: files do not share blocks, but a damaged map may.
+        let volume = state.superblock.geometry.blocks_count().saturating_mul(block);
+        if descriptor.tree_size() > volume {
+            return Err(wrong("the hash tree is larger than the volume"));
+        }
         let tree_end = verity_tree_start(size).and_then(|tree| tree.checked_add(descriptor.tree_size()));
         if tree_end.is_none_or(|end| end > start) {
             return Err(wrong("the descriptor lies in the hash tree"));
