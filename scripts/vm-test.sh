@@ -19,7 +19,7 @@ profile=vm
 # Both processors in one thread. With a thread for each, two boots of kernel 6.1.0-50 never ended: a soft lockup of a
 # processor, each time in another place. In one thread it takes ten to twenty seconds longer.
 accel=tcg,thread=single
-needs qemu-system-x86_64 busybox modprobe depmod mke2fs dmsetup dpkg-deb apt-get
+needs qemu-system-x86_64 busybox modprobe depmod mke2fs dmsetup fsverity dpkg-deb apt-get
 
 # Builds the guest program and the test programs with modules vm_… into $cache/programs.
 build_programs() {
@@ -46,10 +46,10 @@ build_initramfs() {
     install vm/init "$root/init"
     cp vm/tests/* "$root/tests/"
     # busybox has some of them as well, but with fewer options (dd: no synchronous writes).
-    add_programs "$root" sbin mke2fs e2fsck debugfs dumpe2fs tune2fs chattr dmsetup dd
+    add_programs "$root" sbin mke2fs e2fsck debugfs dumpe2fs tune2fs chattr dmsetup fsverity dd
     [ -e /etc/mke2fs.conf ] && install -D -m 644 /etc/mke2fs.conf "$root/etc/mke2fs.conf"
     add_modules "$root" "$release" nvme null_blk crc32c_generic nd_e820 nd_pmem ext4 quota_v2 loop \
-        dm-log-writes fuse zram
+        dm-log-writes dm-verity sha512_generic fuse zram
     if [ "$with_guest" = yes ]; then
         cp -r "$cache/programs/." "$root/"
     fi

@@ -6,6 +6,7 @@ use crate::map::{MapWalk, Sink};
 use crate::read::Reader;
 use crate::report::Findings;
 use crate::scan::{Counted, Directory, Scan};
+use crate::sealed::{Behind, BehindContents};
 use crate::shared::{
     MARK_BAD_BLOCK, MARK_BROKEN, MARK_MAGIC, MARK_ORPHAN, MARK_RESERVED, MARK_VALUE, RUN_MEMORY, Shared,
     UNKNOWN,
@@ -343,7 +344,7 @@ impl<'s, 'd> Scan<'s, 'd> {
         };
         let mut claims = Claims::new(self.shared, ino, inode.file_type() == Some(FileType::Directory));
         claims.bad_list = role == Role::BadBlocks;
-        let broken = if mapped { self.walk(ino, inode, &mut claims)? } else { false };
+        let (broken, behind) = if mapped { self.walk(ino, inode, &mut claims)? } else { (false, None) };
         if mapped {
             self.translator(place, inode, record, &mut claims);
         }
@@ -357,6 +358,7 @@ impl<'s, 'd> Scan<'s, 'd> {
                 self.inline_contents(ino, place, inode, area);
                 if inode.file_type() == Some(FileType::Regular) {
                     self.check_longest(place, inode);
+                    self.check_sealed_inline(place, inode);
                 }
             } else if inode.sectors(self.shared.sb) != 0 {
                 // The flag hides a map; e2fsck does not follow it either.
@@ -384,7 +386,12 @@ impl<'s, 'd> Scan<'s, 'd> {
         match inode.file_type() {
             Some(FileType::Symlink) => return self.check_symlink(place, inode, &claims, broken),
             Some(FileType::Directory) => self.check_directory(ino, place, inode, &claims, broken)?,
-            _ if !broken => self.check_size(place, inode, &claims),
+            _ if !broken => {
+                self.check_size(place, inode, &claims);
+                if let Some(behind) = behind.filter(|_| !role.is_hidden()) {
+                    self.check_sealed(ino, place, inode, &behind)?;
+                }
+            }
             _ => {}
         }
         if role == Role::Journal {
@@ -407,12 +414,23 @@ impl<'s, 'd> Scan<'s, 'd> {
         }
     }
 
-    fn walk(&mut self, ino: Ino, inode: &Inode, claims: &mut Claims<'_, 'd>) -> Result<bool> {
+    /// Walks the map. Returns whether it is broken, and what a sealed file has behind its contents.
+    fn walk(
+        &mut self,
+        ino: Ino,
+        inode: &Inode,
+        claims: &mut Claims<'_, 'd>,
+    ) -> Result<(bool, Option<Behind>)> {
         let checksums = self.shared.sb.features.metadata_csum();
         let mut walk = MapWalk::new(self.shared, &mut self.nodes, &mut self.findings, ino);
         walk.seed = checksums.then(|| inode.checksum_seed(ino, self.shared.sb));
-        walk.all(inode, claims)?;
-        Ok(walk.broken)
+        if !inode.flags.contains(InodeFlags::VERITY) {
+            walk.all(inode, claims)?;
+            return Ok((walk.broken, None));
+        }
+        let mut behind = BehindContents::new(claims, inode, self.shared.sb.geometry.block_size());
+        walk.all(inode, &mut behind)?;
+        Ok((walk.broken, Some(behind.found())))
     }
 
     /// `values`: how many of the clusters are those of values in other inodes.

@@ -109,6 +109,9 @@ kinds! {
     error ENCRYPT_POLICY = "encrypt.policy",
         "an encrypted directory names an inode that is not encrypted like it";
 
+    error VERITY = "verity.layout", "what fs-verity stored behind the contents of a sealed file is damaged";
+    error VERITY_HASH = "verity.hash", "the contents of a sealed file, or its hash tree, are not what was hashed";
+
     error JOURNAL = "journal.superblock", "the journal's superblock is damaged, or the journal cannot be used";
     error JOURNAL_LOG = "journal.log", "committed changes in the journal's log cannot be replayed";
     error JOURNAL_FAST = "journal.fast_commits", "fast commits in the journal cannot be replayed";

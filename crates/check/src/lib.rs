@@ -14,6 +14,7 @@
 //! 1B duplicates.rs  owners of blocks claimed twice (damaged volumes only)
 //! 2  dir.rs         directory blocks in the order of the device; htree.rs: hash trees as a whole
 //!    xattr.rs       attributes and contents inside inodes, attribute blocks, values in other inodes
+//!    sealed.rs      what fs-verity stores behind contents, on request the contents too
 //!    encryption.rs  encryption contexts, and whether directories and what they name agree in them
 //! 3  tree.rs        every directory hangs on the root
 //! 4  tree.rs        link counts
@@ -22,7 +23,8 @@
 //!
 //! The rules are those of `e2fsck -fn`: a volume that it calls clean has no finding of [`Severity::Error`] here, except
 //! in parts that it does not check: the contents of the log, which is replayed here, a journal that cannot be written
-//! to, reserved inodes that other programs cannot read, and before version 1.47.1 names of value inodes. Quota usage,
+//! to, reserved inodes that other programs cannot read, what fs-verity stores behind the contents of files, and before
+//! version 1.47.1 names of value inodes. Quota usage,
 //! which e2fsck does check, is not examined. Passes 1, 2 and 5 run on the caller's thread and, on request, on a few
 //! more that end with the call.
 //!
@@ -56,6 +58,7 @@ mod read;
 mod report;
 mod run;
 mod scan;
+mod sealed;
 mod shared;
 mod special;
 mod tree;

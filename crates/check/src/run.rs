@@ -6,12 +6,13 @@ use crate::report::{Counts, Findings, Report};
 use crate::scan::{DirBlockRef, Directory, InlineDirectory};
 use crate::shared::Shared;
 use crate::{
-    badblocks, bitmaps, dir, duplicates, groups, htree, inode, journal, kinds, orphans, tree, workers, xattr,
+    badblocks, bitmaps, dir, duplicates, groups, htree, inode, journal, kinds, orphans, sealed, tree,
+    workers, xattr,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uext4::device::Device;
-use uext4::{Error, RecoveryInfo, RecoveryState, Result, Volume, VolumeOptions};
+use uext4::{Error, RecoveryState, Result, Volume, VolumeOptions};
 use uext4_ondisk::ext4::{Compat, RoCompat, State, Superblock};
 use uext4_ondisk::{Group, Place};
 
@@ -21,7 +22,7 @@ use uext4_ondisk::{Group, Place};
 /// # Errors
 /// The device's, when it cannot be read. Damage is not an error but a finding.
 pub fn check(volume: &Volume, options: &CheckOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-    examine(&**volume.device(), volume.superblock(), Ok(volume.recovery()), options, progress)
+    examine(&**volume.device(), volume.superblock(), Ok(volume), options, progress)
 }
 
 /// Checks the volume on a device, even if it is too damaged to be opened. `volume` says how to open it: read-only, or
@@ -56,10 +57,11 @@ pub fn check_device(
 fn examine(
     device: &dyn Device,
     sb: &Superblock,
-    opened: std::result::Result<&RecoveryInfo, &Error>,
+    volume: std::result::Result<&Volume, &Error>,
     options: &CheckOptions,
     progress: &mut ProgressFn<'_>,
 ) -> Result<Report> {
+    let opened = volume.map(Volume::recovery);
     let mut findings = Findings::new(options.per_kind);
     let mut notes = journal::check_log(sb, opened, &mut findings);
     if !groups::fits(sb, &mut findings) {
@@ -80,6 +82,7 @@ fn examine(
     let lost = pass_directories(&shared, &mut found, &mut findings, &mut counts, progress)?;
     notes.extend(tree::check_links(&shared, &found.directories, &lost, &mut findings));
     pass_bitmaps(&shared, &mut findings, &mut counts, progress)?;
+    pass_contents(volume, &found.sealed, options, &mut findings)?;
     if sb.features.ro_compat.contains(RoCompat::QUOTA) {
         findings.not_examined("quota usage", "the contents of quota files are not decoded");
     }
@@ -134,6 +137,8 @@ struct Found {
     directories: Vec<Directory>,
     dir_blocks: Vec<DirBlockRef>,
     inline: Vec<InlineDirectory>,
+    /// Files that fs-verity seals.
+    sealed: Vec<u32>,
 }
 
 /// Pass 1: all inodes, then attribute blocks, then owners of what is claimed twice.
@@ -160,10 +165,12 @@ fn pass_inodes(
         value_inodes.extend(scan.value_inodes);
         counted.extend(scan.counted);
         policies.extend(scan.policies);
+        found.sealed.extend(scan.sealed);
     }
     found.directories.sort_unstable_by_key(|directory| directory.ino);
     found.dir_blocks.sort_unstable();
     policies.sort_unstable();
+    found.sealed.sort_unstable();
     shared.policies.get_or_init(|| policies);
     found.inline.sort_unstable_by_key(|directory| directory.ino);
     inode::check_large_files(shared, findings);
@@ -209,6 +216,23 @@ fn pass_directories(
     found.directories.extend(found.inline.iter().map(Directory::inline));
     found.directories.sort_unstable_by_key(|directory| directory.ino);
     Ok(tree::check_connections(&found.directories, &mut parents, &mut children, findings))
+}
+
+/// The contents of sealed files, on request.
+fn pass_contents(
+    volume: std::result::Result<&Volume, &Error>,
+    sealed: &[u32],
+    options: &CheckOptions,
+    findings: &mut Findings,
+) -> Result<()> {
+    let why = match volume {
+        _ if sealed.is_empty() => return Ok(()),
+        _ if !options.contents => "only on request",
+        Err(_) => "the volume cannot be opened",
+        Ok(volume) => return sealed::check_contents(volume, sealed, findings),
+    };
+    sealed.iter().for_each(|_| findings.not_examined("contents of sealed files", why));
+    Ok(())
 }
 
 fn pass_bitmaps(

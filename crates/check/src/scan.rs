@@ -99,6 +99,8 @@ pub(crate) struct Scan<'s, 'd> {
     pub inline_directories: Vec<InlineDirectory>,
     /// Encrypted inodes and their policies.
     pub policies: Vec<(u32, u64)>,
+    /// Files that fs-verity seals, with a sound layout.
+    pub sealed: Vec<u32>,
     /// The attribute block last looked into for a context, and what was found.
     pub last_context: Option<(Pblk, Context)>,
 }
@@ -117,6 +119,7 @@ impl<'s, 'd> Scan<'s, 'd> {
             counted: Vec::new(),
             inline_directories: Vec::new(),
             policies: Vec::new(),
+            sealed: Vec::new(),
             last_context: None,
         })
     }

@@ -18,7 +18,8 @@ use uext4_check::{CheckOptions, Counts, Finding, KINDS, Kind, NotExamined, Pass,
 #[command(after_long_help = "\
 Exit status: 0 the volume is clean (warnings and notes may be printed), 1 it is damaged or could not be checked,
 2 bad usage. `e2fsck -fn` judges alike, but it does not look at the log, which is replayed here (in memory) before the
-check, and it does count the usage of quotas.")]
+check, and it does count the usage of quotas. What fs-verity stores behind the contents of sealed files is looked at
+here alone; the contents are compared with it on request.")]
 pub struct CheckArgs {
     /// The device.
     #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
@@ -26,6 +27,9 @@ pub struct CheckArgs {
     /// Number of threads; by default two, or one on a machine with one processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
+    /// Read the contents of files that fs-verity seals, and compare them with their hashes.
+    #[arg(long)]
+    pub contents: bool,
     /// Print at most this many findings of each kind; the others are counted.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub per_kind: u32,
@@ -60,7 +64,7 @@ struct JsonFinding<'r> {
 /// Runs it. Damage is not a failure of the command, but sets its exit status.
 pub fn run(args: &CheckArgs, globals: &Globals) -> Result<ExitCode, CliError> {
     let spec = device(&args.device)?;
-    let mut options = CheckOptions::new().per_kind(args.per_kind as usize);
+    let mut options = CheckOptions::new().per_kind(args.per_kind as usize).contents(args.contents);
     if let Some(threads) = args.threads {
         options = options.threads(threads);
     }

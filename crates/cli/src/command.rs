@@ -9,7 +9,7 @@ use crate::open::{self, journals};
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, export, fallocate, find, help, info, io, ls, map,
     mkfs, mount, out, overlay, prepare, quota, shell, stat, stats, text, trace, trim, truncate, umount,
-    xattr,
+    verity, xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -71,6 +71,8 @@ pub enum Command {
     Xattr(xattr::XattrArgs),
     /// Show where a file's data is on the device.
     Map(map::MapArgs),
+    /// Show the digests of files that fs-verity seals, and compare their contents with them.
+    Verity(verity::VerityArgs),
     /// Show how a request would be carried out, and why; or what a command would change.
     Explain(explain::ExplainArgs),
     /// Read, write and change a file with single requests, in the command language of xfs_io.
@@ -132,8 +134,18 @@ pub enum Command {
 }
 
 /// Arguments that name devices, in any command: results must not overwrite those.
-const DEVICES: [&str; 9] =
-    ["base", "device", "devices", "diff", "journal", "operand", "operands", "paths", "words"];
+const DEVICES: [&str; 10] = [
+    "base",
+    "device",
+    "devices",
+    "diff",
+    "dm_verity_file",
+    "journal",
+    "operand",
+    "operands",
+    "paths",
+    "words",
+];
 /// Those that may also name a file of the host: they name a device only if a path inside follows.
 const MIXED: [&str; 2] = ["paths", "words"];
 /// Commands of which the first word is no device, but what is to be set.
@@ -197,6 +209,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Cat(args) => cat::run(&args, globals),
         Command::Xattr(args) => xattr::run(&args, globals),
         Command::Map(args) => map::run(&args, globals),
+        Command::Verity(args) => verity::run(&args, globals),
         Command::Explain(args) => return explain::run(args, globals, execute),
         Command::Io(args) => io::run(&args, globals),
         Command::Truncate(args) => truncate::run(&args, globals),

@@ -8,7 +8,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 84] = [
+const EXAMPLES: [Example; 88] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -26,6 +26,8 @@ const EXAMPLES: [Example; 84] = [
     ("xattr --only-values disk.img:/etc/hosts user.comment", "the raw value of one attribute"),
     ("map disk.img:/db/data", "the extents, as filefrag -v prints them"),
     ("map --svg data.svg disk.img:/db/data", "the extents as a drawing"),
+    ("verity disk.img:/usr/bin/login", "the digest of a sealed file, as fsverity measure prints it"),
+    ("verity --verify disk.img:/usr/bin/login", "the same, after all contents were compared with it"),
     ("explain disk.img:/db/data --read 0 4k", "how a read would be carried out"),
     ("explain disk.img:/db/data --write 0 4k --dsync --async", "a durable overwrite through a queue"),
     ("explain -- rm -r disk.img:/var/cache", "what removing a tree would change, block by block"),
@@ -79,6 +81,11 @@ const EXAMPLES: [Example; 84] = [
     ("mkfs --compat debian12 -L data /dev/nvme0n1p3", "the defaults of Debian 12, on a partition"),
     ("mkfs -n /dev/nvme0n1p3", "what would be created, and where the superblock's backups are"),
     ("mkfs -F -O ^has_journal -m 0 -N 1000 disk.img", "no journal, nothing reserved, few inodes"),
+    (
+        "mkfs -d rootfs --size auto --verity /usr/bin root.img",
+        "files whose contents Linux checks when it reads them",
+    ),
+    ("mkfs -d rootfs --read-only --dm-verity root.img", "a volume that a root hash protects as a whole"),
     ("check disk.img", "exit status 1 if there is damage"),
     ("check disk.img --journal log.img", "a volume whose journal is on another device"),
     ("mount disk.img /mnt", "`uext4 umount /mnt` ends it"),

@@ -26,6 +26,7 @@ mod export;
 mod fallocate;
 mod find;
 mod help;
+mod hex;
 mod info;
 mod io;
 mod ls;
@@ -52,6 +53,7 @@ mod tracer;
 mod trim;
 mod truncate;
 mod umount;
+mod verity;
 mod xattr;
 
 use std::process::ExitCode;

@@ -238,3 +238,49 @@ fn nothing_is_left_out_in_silence() {
     assert_eq!((output.status.code(), image.exists()), (Some(1), false), "{}", oracle::text(&output));
     assert!(text(["mkfs", "--help"]).contains("--from"));
 }
+
+#[test]
+fn blocks_of_zeros_become_holes_on_request() {
+    needs!(Need::Tool("tar"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(512 << 20);
+    let tree = tree(&scratch);
+    // Zeros at the start, in the middle and at the end; blocks that are zeros but for a byte.
+    let mut zeros = vec![0; (5 << 20) + 77];
+    zeros[3 << 20] = 1;
+    zeros[(4 << 20) - 1] = 1;
+    zeros[(4 << 20) + 4096..(4 << 20) + 9000].fill(2);
+    fs::write(tree.join("zeros"), &zeros).unwrap();
+    fs::write(tree.join("nothing"), vec![0; 10_000]).unwrap();
+    // An archive without holes.
+    let packed = scratch.file("tree.tar");
+    tar(&tree, &packed, &["--format=pax", "--sort=name"]);
+    let usual = ["mkfs", "-q", "-U", UUID, "--time", "@1700000000", "--owner", "0:0", "--size", "auto"];
+    let make = |source: &Path, name: &str, more: &[&str]| {
+        let image = scratch.file(name);
+        good(words(&[&usual[..], more, &["-d"]].concat(), &[source.as_os_str(), image.as_os_str()]));
+        e2fsck_clean(&image);
+        image
+    };
+    let blocks = |image: &Path, name: &str| {
+        let mut operand = image.as_os_str().to_owned();
+        operand.push(format!(":/{name}"));
+        common::json([OsStr::new("stat"), OsStr::new("--json"), &operand])["stx_blocks"].as_u64().unwrap()
+    };
+    let plain = make(&packed, "plain", &[]);
+    let auto = make(&packed, "auto", &["--sparse=auto"]);
+    assert!(fs::read(&plain).unwrap() == fs::read(auto).unwrap());
+    assert_eq!((blocks(&plain, "zeros"), blocks(&plain, "holes")), (1281 * 8, 5120 * 8));
+    let sparse = make(&packed, "sparse", &["--sparse", "always"]);
+    // Two blocks with a byte, and two of twos; the extents fit into the inode.
+    assert_eq!(blocks(&sparse, "zeros"), 4 * 8);
+    assert_eq!((blocks(&sparse, "nothing"), blocks(&sparse, "holes")), (0, 2 * 8));
+    assert!(fs::metadata(&sparse).unwrap().len() < fs::metadata(&plain).unwrap().len());
+    for name in ["zeros", "nothing", "large", "usr/bin/program 299", "holes"] {
+        let mut operand = sparse.as_os_str().to_owned();
+        operand.push(format!(":/{name}"));
+        assert!(good([OsStr::new("cat"), &operand]) == fs::read(tree.join(name)).unwrap(), "{name}");
+    }
+    // The same again, and from the directory, whose holes are known.
+    assert!(fs::read(&sparse).unwrap() == fs::read(make(&packed, "again", &["--sparse=always"])).unwrap());
+    assert!(fs::read(&sparse).unwrap() == fs::read(make(&tree, "of tree", &["--sparse=always"])).unwrap());
+}

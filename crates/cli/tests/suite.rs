@@ -37,4 +37,5 @@ mod shell;
 mod trees;
 mod trees_changed;
 mod trim;
+mod verity;
 mod xattr;

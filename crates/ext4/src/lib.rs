@@ -87,6 +87,7 @@ mod opening;
 mod operations;
 mod quota;
 mod seam;
+mod verity;
 mod xattr;
 
 pub use dir::{DirCookie, DirEntry};
@@ -105,6 +106,7 @@ pub use face::shape::Fallocate;
 pub use face::statfs::{ReservedSpace, StatFs};
 pub use face::target::Target;
 pub use face::to_device::ToDevice;
+pub use face::verity::Verity;
 pub use face::volume::{LastStats, Volume};
 pub use face::walk::{Visit, Walk, WalkEntry, WalkError, WalkOptions};
 pub use face::{device, format, journal, plan};
@@ -126,6 +128,8 @@ pub use uext4_iomap::{
     Piece, Range, RawCompletion, RawQueue, ReadFlags, SWITCH_NAMES, State, Stats, Switches, WriteFlags,
 };
 pub use uext4_jbd2::{FastCommits, JournalInfo, LogEnd, RecoveryReport};
-pub use uext4_ondisk::ext4::{Acl, AclEntry, AclTag, MmpBlock, MmpOwner, QuotaEntry, QuotaKind, Superblock};
+pub use uext4_ondisk::ext4::{
+    Acl, AclEntry, AclTag, HashAlgorithm, MmpBlock, MmpOwner, QuotaEntry, QuotaKind, Superblock,
+};
 pub use uext4_ondisk::{Corrupt, CorruptKind, Ino, Place};
 pub use xattr::{AclKind, XATTR_SIZE_MAX, Xattr, XattrFlags, XattrName, XattrNames, Xattrs};

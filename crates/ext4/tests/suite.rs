@@ -113,6 +113,7 @@ mod tree_limits;
 mod tree_walk;
 mod trim;
 mod value_inodes;
+mod verity;
 mod walk;
 mod xattr;
 mod xattr_hostile;

@@ -127,7 +127,7 @@ pub fn check(image: &[u8]) -> usize {
     let counting = CountingDevice::new(images::device(image));
     let counters = counting.counters();
     let device = std::sync::Arc::new(counting);
-    let options = CheckOptions::new().threads(1);
+    let options = CheckOptions::new().threads(1).contents(true);
     let run = || check_device(device.clone(), looking(), &options, &mut |_| ());
     let found = match (typed(run()), typed(run())) {
         (Some(one), Some(two)) => {

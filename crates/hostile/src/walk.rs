@@ -143,6 +143,10 @@ fn read(volume: &Volume, ino: Ino) -> bool {
             assert_eq!(read as u64, size.saturating_sub(pos).min(BUFFER as u64), "{ino} at {pos} of {size}");
         }
     }
+    typed(file.verity());
+    if size < READ_MOST {
+        typed(file.verify_verity(&mut |_| {}));
+    }
     for write in [false, true] {
         let query = Query { write, pos: size / 3, length: 8192, sync: Sync::Data, queued: true };
         typed(file.explain(&query));

@@ -219,6 +219,13 @@ pub enum CorruptKind {
     #[error("inline data: {0}")]
     InlineData(&'static str),
 
+    /// What fs-verity stored behind a file's contents is damaged; the text says how.
+    #[error("fs-verity: {0}")]
+    Verity(&'static str),
+    /// Bytes that fs-verity hashed are not what they were; the text says which.
+    #[error("fs-verity: {0} does not have its hash")]
+    VerityHash(&'static str),
+
     /// An orphan file block's magic number is not `0x0B10CA04`.
     #[error("orphan block magic number is wrong")]
     OrphanMagic,

@@ -38,11 +38,15 @@
 
 mod bytes;
 pub mod checksum;
+mod dm_verity;
 mod error;
 pub mod ext4;
 mod flags;
+mod hash_tree;
 pub mod jbd2;
 mod numbers;
 
+pub use dm_verity::{DM_VERITY_SALT_MAX, DM_VERITY_SUPERBLOCK_SIZE, DmVeritySuperblock};
 pub use error::{Corrupt, CorruptKind, EncodeError, Place};
+pub use hash_tree::HashTree;
 pub use numbers::{BlockRange, Group, Ino, Lblk, Pblk};

@@ -9,6 +9,7 @@ mod folding;
 mod power_cut;
 mod quota;
 mod trace;
+mod verity;
 mod volumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         power_cut::load();
     }
     let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
-    let groups = [devices::TESTS, trace::TESTS, volumes::TESTS, folding::TESTS, quota::TESTS];
+    let groups = [devices::TESTS, trace::TESTS, volumes::TESTS, folding::TESTS, quota::TESTS, verity::TESTS];
     let tests: Vec<&Test> = groups.into_iter().flatten().filter(|(name, _)| chosen(name)).collect();
     let failed = tests.iter().filter(|test| !passes(test)).count();
     if failed == 0 && !tests.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,6 +1,6 @@
 //! The files of a new volume: directories, archives and images of containers, one layer over the other.
 
-use super::MkfsArgs;
+use super::{MkfsArgs, Sparse};
 use crate::args::Globals;
 use crate::attributes::chown;
 use crate::error::{CliError, Failures};
@@ -21,6 +21,9 @@ use uext4_transfer::{ArchiveInput, Devices, Fakeroot, GatherOptions, Gathered, G
 
 /// Standard input as a source.
 const STDIN: &str = "-";
+
+/// Bytes of a block of zeros that becomes a hole, unless the volume's are larger.
+const BLOCK: u32 = 4096;
 
 /// Before a folder with a container's image.
 const OCI: &[u8] = b"oci:";
@@ -93,7 +96,11 @@ impl Files {
         };
         let done: Result<(), Refused> = gather();
         let gathered = done.and_then(|()| gathering.finish().map_err(Refused::Inputs));
-        let gathered = gathered.map_err(|refused| refused.told(globals))?;
+        let mut gathered = gathered.map_err(|refused| refused.told(globals))?;
+        if args.sparse == Some(Sparse::Always) {
+            let block = options.block_size.unwrap_or(BLOCK).max(BLOCK);
+            gathered.make_holes(block.into()).map_err(|refused| Refused::Inputs(refused).told(globals))?;
+        }
         let label = text::visible(args.device.as_bytes());
         let progress = Progress::new(BYTES, label, gathered.data, true);
         Ok(Some(Files { gathered, progress: Mutex::new(progress) }))
@@ -102,6 +109,11 @@ impl Files {
     /// The tree.
     pub fn tree(&self) -> &Tree {
         &self.gathered.tree
+    }
+
+    /// The same, to be changed.
+    pub fn tree_mut(&mut self) -> &mut Tree {
+        &mut self.gathered.tree
     }
 
     /// The options with the size of the smallest volume, if that is asked for.

@@ -1,5 +1,6 @@
 //! `uext4 mkfs`: creates a volume, empty or with files.
 
+mod digests;
 mod files;
 mod fit;
 mod missing;
@@ -11,6 +12,7 @@ use crate::open::{OpenHow, device};
 use crate::out::Out;
 use crate::text;
 use clap::{Args, ValueEnum, ValueHint};
+use digests::{DigestArgs, JsonHashed, Told};
 use files::{Files, Size};
 use fit::Fitted;
 use missing::Missing;
@@ -38,6 +40,15 @@ pub enum Compat {
     Upstream,
     /// Those of Debian 12: without metadata_csum_seed and orphan_file.
     Debian12,
+}
+
+/// Which zeros of files become holes.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sparse {
+    /// Those that the sources say are holes.
+    Auto,
+    /// All whole blocks of zeros; contents are read twice.
+    Always,
 }
 
 /// The base set of features.
@@ -74,6 +85,11 @@ removes NAME, and .wh..wh..opq what lower layers have in its directory. Nothing 
 read, or an archive's path that leads out of the tree, ends the command before anything is written, and each is named.
 Inodes are made for all files; without -N there are enough. Contents are written once, each file in one piece.
 
+--verity seals files with fs-verity: blocks of 4096 bytes (of the volume's block size if that is smaller, which needs
+Linux 6.3) are hashed, and the volume has the feature verity. --dm-verity hashes the whole volume with the superblock of
+veritysetup, and prints the line that opens it: from then on any write to the volume, a mount for writing too, makes it
+differ. Salt and UUID of the tree follow from the volume's UUID.
+
 The same UUID and time (--time, or SOURCE_DATE_EPOCH in the environment, seconds since 1970) and the same files make the
 same volume, whoever makes it; --hash-seed follows from the UUID. Times of files later than that time become it.")]
 pub struct MkfsArgs {
@@ -109,6 +125,9 @@ pub struct MkfsArgs {
     /// manifest has is made.
     #[arg(long, value_name = "MTREE", requires = "from", value_hint = ValueHint::FilePath)]
     pub manifest: Vec<PathBuf>,
+    /// Which zeros become holes; auto by default.
+    #[arg(long, value_name = "WHEN", requires = "from")]
+    pub sparse: Option<Sparse>,
     /// The platform of a container's image that is for several; this machine's by default.
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", requires = "from")]
     pub platform: Option<String>,
@@ -116,6 +135,9 @@ pub struct MkfsArgs {
     /// size is `auto` unless one is given.
     #[arg(long, requires = "from")]
     pub read_only: bool,
+    /// Digests.
+    #[command(flatten)]
+    pub digests: DigestArgs,
     /// The time of all that has none, and the latest one that files have.
     #[arg(long, value_name = "TIME", value_parser = moment::parse_date)]
     pub time: Option<uext4::Time>,
@@ -270,6 +292,8 @@ struct JsonMade<'a> {
     /// Blocks with copies of the superblock.
     backups: Vec<u64>,
     features: Vec<Cow<'static, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dm_verity: Option<JsonHashed<'a>>,
 }
 
 /// Runs it.
@@ -289,36 +313,15 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
     if journal.is_some() && !args.from.is_empty() {
         return Err(CliError::usage("-d with -J device=: make the volume first, then copy into it with cp"));
     }
-    let files = Files::gather(args, &spec, (&options, room(args, &spec)), globals)?;
-    if let Some(files) = &files {
+    let mut files = Files::gather(args, &spec, (&options, room(args, &spec)), globals)?;
+    if let Some(files) = &mut files {
+        args.digests.seal(files.tree_mut(), globals)?;
         options = files.sized(args, geometry(&spec)?, options).map_err(failed)?;
     }
-    let (made, created) = if args.dry_run {
-        (dry_run(args, &spec, &options, files.as_ref(), globals)?, false)
-    } else {
-        let image = Image::create(&spec, options.size).map_err(failed)?;
-        let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
-        let mut fitted = None;
-        if let Some(wanted) = options.size.filter(|_| args.is_auto() && !image.is_new()) {
-            // The length of a file that is in use, or holds something, stays as it is.
-            let device = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
-            if !args.force {
-                mkfs::refuse_occupied(&*device).map_err(failed)?;
-            }
-            drop(device);
-            fitted = Fitted::grow(&spec, wanted)?;
-        }
-        let opened = how.open_device(&spec).map_err(|error| CliError::at(&args.device, error))?;
-        let made = match &files {
-            Some(files) => mkfs::format_tree(&*opened, &options, files.tree(), files),
-            None => format(&*opened, journal.as_deref(), &options, &how),
-        };
-        let made = made.map_err(failed)?;
-        let created = image.is_new();
-        image.keep();
-        drop(opened);
-        fitted.map_or(Ok(()), Fitted::keep)?;
-        (made, created)
+    let volume = NewVolume { args, spec: &spec, options: &options, journal, files: files.as_ref(), globals };
+    let (made, created, hashed) = match args.dry_run {
+        true => (volume.dry_run()?, false, None),
+        false => volume.make()?,
     };
     let name = text::visible(args.device.as_bytes());
     if made.without_journal && !args.is_auto() {
@@ -329,11 +332,78 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
     }
     let mut out = Out::new();
     if globals.json {
-        out.json(&json(&made, created, args))?;
+        out.json(&JsonMade { dm_verity: hashed.as_ref().map(Told::json), ..json(&made, created, args) })?;
     } else {
         print(&mut out, &name, &made, args)?;
+        hashed.map_or(Ok(()), |hashed| hashed.print(&mut out, &spec))?;
     }
     out.finish()
+}
+
+/// A volume that is to be made.
+struct NewVolume<'a> {
+    args: &'a MkfsArgs,
+    spec: &'a DeviceSpec,
+    options: &'a Options,
+    /// The device of its journal, as it was named.
+    journal: Option<String>,
+    files: Option<&'a Files>,
+    globals: &'a Globals,
+}
+
+impl NewVolume<'_> {
+    /// Makes it. Also returns whether its image file was created.
+    fn make(&self) -> Result<(Made, bool, Option<Told>), CliError> {
+        let NewVolume { args, spec, options, globals, .. } = *self;
+        let failed = |error: mkfs::Error| told(&args.device, error);
+        let hashed = args.digests.hashed(args, spec, (options, self.files))?;
+        let length = hashed.as_ref().and_then(|hashed| hashed.end()).or(options.size);
+        let image = Image::create(spec, length).map_err(failed)?;
+        let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
+        let open = || how.open_device(spec).map_err(|error| CliError::at(&args.device, error));
+        let mut fitted = None;
+        if let Some(wanted) = length.filter(|_| args.is_auto() && !image.is_new()) {
+            // The length of a file that is in use, or holds something, stays as it is.
+            let device = open()?;
+            if !args.force {
+                mkfs::refuse_occupied(&*device).map_err(failed)?;
+            }
+            drop(device);
+            fitted = Fitted::grow(spec, wanted)?;
+        }
+        let opened = open()?;
+        let hashes = hashed.as_ref().map(|hashed| hashed.open(args, &*opened, &how)).transpose()?;
+        let made = match self.files {
+            Some(files) => mkfs::format_tree(&*opened, options, files.tree(), files),
+            None => format(&*opened, self.journal.as_deref(), options, &how),
+        };
+        let made = made.map_err(failed)?;
+        let created = image.is_new();
+        image.keep();
+        let hash = |(hashed, file): (digests::Hashed, _)| hashed.make(args, &*opened, &made.superblock, file);
+        let told = hashed.zip(hashes).map(hash).transpose()?;
+        drop(opened);
+        fitted.map_or(Ok(()), Fitted::keep)?;
+        Ok((made, created, told))
+    }
+
+    /// What would be made. Opens the device even if it is in use, since the contents do not matter.
+    fn dry_run(&self) -> Result<Made, CliError> {
+        let NewVolume { args, spec, options, globals, .. } = *self;
+        let failed = |error: mkfs::Error| told(&args.device, error);
+        args.digests.hashed(args, spec, (options, self.files))?;
+        let geometry = match Image::would_be(spec, options.size).map_err(failed)? {
+            Some(geometry) => geometry,
+            None => {
+                let how = OpenHow::reading(globals, true, Switches::ON);
+                how.open_device(spec).map_err(|error| CliError::at(&args.device, error))?.geometry()
+            }
+        };
+        match self.files {
+            Some(files) => mkfs::dry_run_tree(geometry, options, files.tree()).map_err(failed),
+            None => mkfs::dry_run(geometry, options).map_err(failed),
+        }
+    }
 }
 
 /// Bytes that the files of a volume can take, if that is known before: an archive that is larger is not read on.
@@ -388,6 +458,9 @@ fn make_journal(
     globals: &Globals,
 ) -> Result<(), CliError> {
     let failed = |error: mkfs::Error| told(&args.device, error);
+    if args.digests.dm_verity {
+        return Err(CliError::usage("--dm-verity with -O journal_dev: a journal alone is not hashed"));
+    }
     if args.dry_run {
         return Err(CliError::usage("-n with -O journal_dev: a journal is not previewed"));
     }
@@ -420,28 +493,6 @@ fn begin_at(spec: &mut DeviceSpec, offset: u64) -> Result<(), CliError> {
     }
     spec.options.offset = Some(offset);
     Ok(())
-}
-
-/// Prints what would be created. Opens the device even if it is in use, since the contents do not matter.
-fn dry_run(
-    args: &MkfsArgs,
-    spec: &DeviceSpec,
-    options: &Options,
-    files: Option<&Files>,
-    globals: &Globals,
-) -> Result<Made, CliError> {
-    let failed = |error: mkfs::Error| told(&args.device, error);
-    let geometry = match Image::would_be(spec, options.size).map_err(failed)? {
-        Some(geometry) => geometry,
-        None => {
-            let how = OpenHow::reading(globals, true, Switches::ON);
-            how.open_device(spec).map_err(|error| CliError::at(&args.device, error))?.geometry()
-        }
-    };
-    match files {
-        Some(files) => mkfs::dry_run_tree(geometry, options, files.tree()).map_err(failed),
-        None => mkfs::dry_run(geometry, options).map_err(failed),
-    }
 }
 
 fn told(device: &OsStr, error: mkfs::Error) -> CliError {
@@ -552,6 +603,7 @@ fn json<'a>(made: &'a Made, created: bool, args: &MkfsArgs) -> JsonMade<'a> {
         journal_blocks: made.journal_blocks,
         backups: made.backups(),
         features: sb.features.names(),
+        dm_verity: None,
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) mod target;
 pub(crate) mod tick;
 pub(crate) mod to_device;
 mod trim;
+pub(crate) mod verity;
 pub(crate) mod volume;
 pub(crate) mod walk;
 pub(crate) mod whole;

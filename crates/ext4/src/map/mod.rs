@@ -121,6 +121,14 @@ pub(crate) fn metadata_block(state: &Ext4State, inode: &Inode, block: u32) -> Re
     }
 }
 
+/// The block behind the last one that a map of extents has; 0 if it has none.
+pub(crate) fn mapped_end(state: &Ext4State, inode: &Inode) -> Result<u64> {
+    inode.check_contents()?;
+    check_inode(state, inode)?;
+    let last = find_leaf(state, inode, Lblk(u32::MAX - 1), &(0..BLOCKS_END))?;
+    Ok(last.runs.last().map_or(0, |run| u64::from(run.first) + run.length))
+}
+
 /// Walks from the root to the leaf that covers `block`, which is in `gap`. Each step is one level deeper, so the walk
 /// ends. Returns the leaf's mapping of the gap.
 fn find_leaf(state: &Ext4State, inode: &Inode, block: Lblk, gap: &Range<u64>) -> Result<LeafRuns> {

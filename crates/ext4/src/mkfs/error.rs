@@ -45,6 +45,9 @@ pub enum Error {
     /// could be written at all.
     #[error("the device failed, and there is no new volume on it: {0}")]
     Failed(VolumeError),
+    /// A device failed when the hash tree of dm-verity was made. The volume is there and sound, its tree is not.
+    #[error("the volume is made, but not its hash tree: {0}")]
+    HashTree(VolumeError),
 }
 
 impl Error {
@@ -56,7 +59,7 @@ impl Error {
             Error::TooLarge(_) => libc::EFBIG,
             Error::Occupied(_) => libc::EEXIST,
             Error::Contents { error, .. } => errno_of(&**error),
-            Error::Device(error) | Error::Failed(error) => error.errno(),
+            Error::Device(error) | Error::Failed(error) | Error::HashTree(error) => error.errno(),
         }
     }
 

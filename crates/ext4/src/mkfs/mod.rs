@@ -7,13 +7,15 @@
 //!
 //! [`format_tree()`] makes a volume with files: a [`Tree`] says which, and a [`Source`] reads their contents. Inodes,
 //! directories and maps are laid out in memory (`population`), the contents go to the device in large requests
-//! (`pour.rs`), and the rest follows as above. The journal stays empty.
+//! (`pour.rs`), and the rest follows as above. The journal stays empty. Files that the tree seals are hashed on the way
+//! (`sealing.rs`); [`DmVerity`] hashes a whole volume that was made.
 //!
 //! Little is written: unused bitmaps and inode tables are marked as uninitialised if descriptors have checksums, and
 //! zeros are written only where the device cannot tell that it reads as zeros already
 //! ([`Device::reads_zeros`](crate::device::Device::reads_zeros)). Nothing is discarded unless the options ask for it:
 //! the contents after a discard are undefined, so blocks that must read as zeros are then written too.
 
+mod dm_verity;
 mod error;
 mod external;
 mod files;
@@ -30,6 +32,8 @@ mod population;
 mod pour;
 mod present;
 mod quota;
+mod seal;
+mod sealing;
 mod sizes;
 mod smallest;
 mod space;
@@ -37,6 +41,7 @@ mod tables;
 mod tree;
 mod write;
 
+pub use dm_verity::{DmVerity, HashedDevice};
 pub use error::{Error, Result};
 pub use external::{MadeJournal, format_journal, format_with_journal};
 pub use image::Image;
@@ -44,5 +49,6 @@ pub use kinds::{Defaults, Kind};
 pub use make::{Made, dry_run, dry_run_tree, format, format_tree};
 pub use options::{Options, parse_uuid};
 pub use present::refuse_occupied;
+pub use seal::Seal;
 pub use smallest::{Free, smallest};
 pub use tree::{Contents, Item, ItemId, ItemKind, Source, SourceError, Tree};

@@ -1,6 +1,8 @@
 //! Where the contents of the files of a new volume go, and the requests that this makes.
 
+use super::sealing::Sealed;
 use super::write::REQUEST;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Bytes of a file that lie together on the device. Whole blocks.
@@ -19,6 +21,8 @@ pub(super) struct Piece {
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     list: Vec<Piece>,
+    /// Files to be sealed, by position.
+    pub(super) sealed: BTreeMap<u32, Sealed>,
 }
 
 impl Pieces {

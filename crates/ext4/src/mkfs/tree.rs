@@ -1,6 +1,7 @@
 //! The tree of files that a new volume begins with, as it is described before anything is written.
 
 use super::error::{Error, Result};
+use super::seal::Seal;
 use crate::inode::metadata::Timestamp;
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
@@ -113,6 +114,7 @@ pub trait Source: Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     items: Vec<Item>,
+    seals: BTreeMap<ItemId, Seal>,
 }
 
 impl Tree {
@@ -129,7 +131,7 @@ impl Tree {
             modified: time,
             xattrs: BTreeMap::new(),
         };
-        Tree { items: vec![root] }
+        Tree { items: vec![root], seals: BTreeMap::new() }
     }
 
     /// An item.
@@ -201,6 +203,24 @@ impl Tree {
             ItemKind::Directory(names) => names.remove(name),
             _ => None,
         }
+    }
+
+    /// Has a regular file sealed by fs-verity: a hash tree is stored behind its contents, and Linux refuses to write
+    /// it. The volume gets the feature `verity`.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if it is no regular file.
+    pub fn seal(&mut self, id: ItemId, seal: Seal) -> Result<()> {
+        match self.item(id).kind {
+            ItemKind::Regular(_) => self.seals.insert(id, seal),
+            _ => return Err(Error::Option("fs-verity seals only regular files".into())),
+        };
+        Ok(())
+    }
+
+    /// How an item is to be sealed.
+    pub fn seal_of(&self, id: ItemId) -> Option<&Seal> {
+        self.seals.get(&id)
     }
 
     fn put(&mut self, directory: ItemId, name: &[u8], id: ItemId) -> Result<()> {

@@ -10,6 +10,7 @@ mod mmp;
 mod orphan;
 mod quota;
 mod superblock;
+mod verity;
 mod xattr;
 
 pub use dir::*;
@@ -27,4 +28,5 @@ pub use mmp::{MmpBlock, MmpOwner};
 pub use orphan::{OrphanBlock, encode_orphan_tail};
 pub use quota::*;
 pub use superblock::*;
+pub use verity::*;
 pub use xattr::*;

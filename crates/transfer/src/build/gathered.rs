@@ -150,7 +150,7 @@ impl Gathered {
         (kind, None)
     }
 
-    fn read_at(&self, key: u64, pos: u64, buffer: &mut [u8]) -> Result<(), GatherError> {
+    pub(super) fn read_at(&self, key: u64, pos: u64, buffer: &mut [u8]) -> Result<(), GatherError> {
         let place = usize::try_from(key).ok().and_then(|key| self.contents.get(key));
         let (store, read) = match place {
             Some(Place::Packed { store, offset, starts }) => {

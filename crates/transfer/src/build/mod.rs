@@ -9,8 +9,9 @@
 //! of the tree. All such are listed at the end.
 //!
 //! Reading path: here → `archive` (entries become files) → `tar` (headers, bounded), `steps` (paths), `whiteouts` →
-//! `draft` (the tree while it grows) → `gathered` (the finished one). Beside them: `host` (directories), `oci`,
-//! `input`, `decode`, `spool` (bytes); `owners`, `fakeroot`, `mtree` (attributes that are said elsewhere).
+//! `draft` (the tree while it grows) → `gathered` (the finished one) → `holes` (on request). Beside them: `host`
+//! (directories), `oci`, `input`, `decode`, `spool` (bytes); `owners`, `fakeroot`, `mtree` (attributes that are said
+//! elsewhere).
 
 mod archive;
 mod decode;
@@ -18,6 +19,7 @@ mod draft;
 mod error;
 mod fakeroot;
 mod gathered;
+mod holes;
 mod host;
 mod input;
 mod mtree;

@@ -8,11 +8,13 @@ mod attributes;
 mod maps;
 mod names;
 mod room;
+mod sealed;
 
 use super::error::{Error, Result};
 use super::files::{LOST_FOUND, LOST_FOUND_BYTES, fresh};
 use super::layout::{EXTRA_ISIZE, Layout};
 use super::pieces::Pieces;
+use super::seal::SealPlan;
 use super::tree::{Contents, Item, ItemId, ItemKind, SourceError, Tree};
 use crate::ground::error::{Error as VolumeError, Limit};
 use crate::xattr::values;
@@ -430,17 +432,8 @@ impl Making<'_, '_> {
             return Err(self.population.refused(position, VolumeError::Invalid(what)));
         }
         let block = self.layout.block_size() as u64;
-        let grain = u64::from(self.layout.superblock.geometry.cluster_blocks());
-        let end = contents.size.div_ceil(block);
-        let mut logical: Vec<Range<u64>> = Vec::new();
-        for range in &contents.data {
-            let first = range.start / block / grain * grain;
-            let behind = range.end.div_ceil(block).next_multiple_of(grain).min(end);
-            match logical.last_mut() {
-                Some(last) if last.end >= first => last.end = last.end.max(behind),
-                _ => logical.push(first..behind),
-            }
-        }
+        let seal = self.seal(position, contents.size)?;
+        let logical = self.blocks_of(contents, seal.as_ref());
         let count = logical.iter().map(|range| range.end - range.start).sum();
         let runs = self.room.take(count)?;
         let ino = self.inos[position];
@@ -448,10 +441,36 @@ impl Making<'_, '_> {
             Error::TooLarge(_) => self.population.refused(position, VolumeError::Limit(Limit::Map)),
             error => error,
         })?;
-        for (at, to, length) in maps::pieces(&logical, &runs, u64::MAX) {
-            self.pieces.add(position as u32, at * block..(at + length) * block, to * block);
+        let pieces = maps::pieces(&logical, &runs, u64::MAX);
+        let mut body = self.body(contents.size, count, map);
+        match seal {
+            Some(plan) => {
+                body.flags |= InodeFlags::VERITY;
+                self.add_sealed(position, plan, pieces);
+            }
+            None => pieces.into_iter().for_each(|(at, to, length)| {
+                self.pieces.add(position as u32, at * block..(at + length) * block, to * block);
+            }),
         }
-        Ok(self.body(contents.size, count, map))
+        Ok(body)
+    }
+
+    /// Blocks of a file that are not holes, in whole clusters but for the last.
+    fn blocks_of(&self, contents: &Contents, seal: Option<&SealPlan>) -> Vec<Range<u64>> {
+        let block = self.layout.block_size() as u64;
+        let grain = u64::from(self.layout.superblock.geometry.cluster_blocks());
+        let end = seal.map_or(contents.size, |plan| plan.end).div_ceil(block);
+        let mut logical: Vec<Range<u64>> = Vec::new();
+        let tree = seal.map(|plan| plan.start..plan.end);
+        for range in contents.data.iter().chain(&tree) {
+            let first = range.start / block / grain * grain;
+            let behind = range.end.div_ceil(block).next_multiple_of(grain).min(end);
+            match logical.last_mut() {
+                Some(last) if last.end >= first => last.end = last.end.max(behind),
+                _ => logical.push(first..behind),
+            }
+        }
+        logical
     }
 
     fn with_body(&self, mut inode: Inode, body: &Body) -> Inode {
