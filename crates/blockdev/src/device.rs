@@ -232,3 +232,25 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A request queue for one thread.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
 }
+
+/// A file as a device of nearly endless size, whose length is known and can grow.
+pub trait Store: Device {
+    /// Bytes that it has now.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the system refuses to tell.
+    fn length(&self) -> Result<u64>;
+
+    /// Makes it at least this long. The new bytes read as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the system refuses, with `ENOSPC` for a block device that is too small.
+    fn grow(&self, length: u64) -> Result<()>;
+
+    /// Fills `buf` from byte `pos` as far as the file reaches, and returns how many bytes that is. Alignment as of
+    /// [`Device::read_at`].
+    ///
+    /// # Errors
+    /// As of [`Device::read_at`].
+    fn read_upto(&self, buf: &mut [u8], pos: u64) -> Result<usize>;
+}

@@ -150,6 +150,14 @@ pub enum Error {
         /// Why not.
         fault: OverlayFault,
     },
+    /// An image of a disk cannot be used.
+    #[error("image {path}: {fault}")]
+    Image {
+        /// The path of the image.
+        path: String,
+        /// Why not.
+        fault: ImageFault,
+    },
     /// The partition table has no such partition, or cannot be read.
     #[error("partition {number}: {reason}")]
     Partition {
@@ -219,6 +227,70 @@ pub enum OverlayFault {
     Failed,
 }
 
+/// Why an image of a disk cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageFault {
+    /// It is not in the format that the user named.
+    #[error("it is not a {0} image")]
+    NotOne(&'static str),
+    /// It needs what this uext4 does not have.
+    #[error("{0} is not supported")]
+    Unsupported(String),
+    /// It is encrypted.
+    #[error("it is encrypted ({0}), and this uext4 decrypts nothing")]
+    Encrypted(&'static str),
+    /// Its header contradicts itself or the limits of the format.
+    #[error("its header is damaged: {0}")]
+    Header(String),
+    /// A structure is damaged.
+    #[error("its {what} at byte {pos} is damaged: {reason}")]
+    Structure {
+        /// Which structure.
+        what: &'static str,
+        /// Where it is in the image file.
+        pos: u64,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// It can be read, not written.
+    #[error("it cannot be written: {0}")]
+    ReadOnly(String),
+    /// It names another file, which is not opened.
+    #[error("it names the file {name}, which is not opened: {reason}")]
+    Names {
+        /// The name, as the image has it.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A file that it names cannot be used.
+    #[error("the file {name} that it names: {error}")]
+    Below {
+        /// The name, as the image has it.
+        name: String,
+        /// Why not.
+        error: Box<Error>,
+    },
+    /// An earlier write of its tables, or a flush, has failed: nothing more is written.
+    #[error("an earlier flush of it failed")]
+    Failed,
+}
+
+impl ImageFault {
+    fn errno(&self) -> i32 {
+        match self {
+            ImageFault::NotOne(_) => libc::EINVAL,
+            ImageFault::Unsupported(_) | ImageFault::Encrypted(_) => libc::EOPNOTSUPP,
+            ImageFault::ReadOnly(_) => libc::EROFS,
+            ImageFault::Names { .. } => libc::EACCES,
+            ImageFault::Below { error, .. } => error.errno(),
+            ImageFault::Failed => libc::EIO,
+            ImageFault::Header(_) | ImageFault::Structure { .. } => libc::EUCLEAN,
+        }
+    }
+}
+
 /// A time as `touch -d @` takes it.
 fn seconds((seconds, nanoseconds): (i64, u32)) -> String {
     format!("{seconds}.{nanoseconds:09}")
@@ -253,6 +325,7 @@ impl Error {
             Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::PoolExhausted { .. } | Error::OverlayFull { .. } => libc::ENOMEM,
             Error::Overlay { fault, .. } => fault.errno(),
+            Error::Image { fault, .. } => fault.errno(),
             Error::Partition { .. } => libc::ENXIO,
         }
     }

@@ -3,10 +3,11 @@
 //! From the inside out: engine, partition or offset, overlay file, masks (`ro` where the engine has no such mode,
 //! `cache`, `fua`), delays. `mem:` itself provides the requested cache and FUA.
 
-use crate::engine::{DaxDevice, FileDevice, FileEngine, MemoryDevice, MemoryOptions, NullDevice, NvmeDevice};
+use crate::engine::{DaxDevice, MemoryDevice, MemoryOptions, NullDevice, NvmeDevice};
 use crate::layer::{LatencyDevice, Mask, MaskDevice, SliceDevice};
 use crate::own::{self, Claim};
-use crate::spec::{Cache, DeviceSpec, Locator, Scheme, SpecOptions};
+use crate::spec::{Cache, DeviceSpec, Format, Locator, Named, Scheme, SpecOptions};
+use crate::store::{Formats, ImageOptions, RawOnly, open_file};
 use crate::{Device, Error, Result, overlaid, partition};
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -38,13 +39,21 @@ pub struct Opened {
 /// `cache=none` and `fua=on` are accepted on real devices only if they are true, and `flush_rate` only by `mem:`, which
 /// models its cache.
 pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<Opened> {
+    open_with(spec, options, &RawOnly)
+}
+
+/// [`open`] with formats of images beyond raw ones: a disk inside an image is the device.
+///
+/// # Errors
+/// Those of [`open`] and of the formats.
+pub fn open_with(spec: &DeviceSpec, options: OpenOptions, formats: &dyn Formats) -> Result<Opened> {
     if spec.options.flush_rate.is_some() && spec.scheme != Scheme::Memory {
         return Err(Error::Unsupported(format!("`flush_rate` on {spec}: only `mem:` models its cache")));
     }
     let write = options.write && !spec.options.read_only;
     let overlay = spec.options.overlay.as_deref();
     // The base of an overlay is never written to.
-    let device = open_engine(spec, OpenOptions { write: write && overlay.is_none(), ..options })?;
+    let device = open_engine(spec, OpenOptions { write: write && overlay.is_none(), ..options }, formats)?;
     let mut device = narrow(device, &spec.options)?;
     if let Some(file) = overlay {
         device = overlaid::open_over(device, spec, file, write, options.force)?;
@@ -53,26 +62,40 @@ pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<Opened> {
     Ok(Opened { device: delay(device, spec) })
 }
 
-fn open_engine(spec: &DeviceSpec, options: OpenOptions) -> Result<Arc<dyn Device>> {
-    let file = |path: &Path, engine| FileDevice::open(path, engine, options.write, options.force);
+fn open_engine(spec: &DeviceSpec, options: OpenOptions, formats: &dyn Formats) -> Result<Arc<dyn Device>> {
+    let SpecOptions { format, named, .. } = spec.options;
+    let image = |path, sync, write| {
+        let image = ImageOptions { path, write, force: options.force, sync, format, named };
+        open_image(&image, formats)
+    };
+    let bytes_only = matches!(spec.scheme, Scheme::Dax | Scheme::Nvme | Scheme::Memory);
+    if bytes_only && (format.is_some_and(|format| format != Format::Raw) || named != Named::default()) {
+        return Err(Error::Unsupported(format!("images in a format of their own by `{}:`", spec.scheme)));
+    }
     Ok(match (spec.scheme, &spec.locator) {
-        (Scheme::File, Locator::Path(path)) => Arc::new(file(path, FileEngine::Uring)?),
-        (Scheme::Sync, Locator::Path(path)) => Arc::new(file(path, FileEngine::Sync)?),
+        (Scheme::File, Locator::Path(path)) => image(path, false, options.write)?,
+        (Scheme::Sync, Locator::Path(path)) => image(path, true, options.write)?,
         (Scheme::Dax, Locator::Path(path)) => Arc::new(open_dax(path, options)?),
         (Scheme::Nvme, Locator::Path(path)) => {
             Arc::new(NvmeDevice::open(path, options.write, options.force)?)
         }
         (Scheme::Memory, Locator::Size(size)) => Arc::new(open_memory(*size, &spec.options)?),
-        (Scheme::Null, Locator::Path(path)) => {
-            // The image is only copied: nothing is ever written to it.
-            let image = FileDevice::open(path, FileEngine::Sync, false, options.force)?;
-            Arc::new(NullDevice::load(Arc::new(image))?)
-        }
+        // The image is only copied: nothing is ever written to it.
+        (Scheme::Null, Locator::Path(path)) => Arc::new(NullDevice::load(image(path, true, false)?)?),
         (Scheme::Memory, Locator::Path(_)) | (_, Locator::Size(_)) => {
             let reason = format!("`{}:` cannot open this kind of locator", spec.scheme);
             return Err(Error::BadSpec { spec: spec.to_string(), reason });
         }
     })
+}
+
+/// Opens a file, and the image in it.
+fn open_image(options: &ImageOptions<'_>, formats: &dyn Formats) -> Result<Arc<dyn Device>> {
+    let file = open_file(options)?;
+    match formats.recognise(&file, options)? {
+        Format::Raw => Ok(Arc::new(file)),
+        format => formats.open(format, Arc::new(file.growing()), options),
+    }
 }
 
 fn open_dax(path: &Path, options: OpenOptions) -> Result<DaxDevice> {

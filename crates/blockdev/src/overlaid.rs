@@ -61,8 +61,8 @@ fn spelling(spec: &DeviceSpec) -> Result<String> {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         Error::Open { path: path.display().to_string(), action: "resolve", errno }
     })?;
-    let SpecOptions { partition, offset, .. } = spec.options;
-    let options = SpecOptions { partition, offset, ..SpecOptions::default() };
+    let SpecOptions { partition, offset, format, named, .. } = spec.options;
+    let options = SpecOptions { partition, offset, format, named, ..SpecOptions::default() };
     Ok(DeviceSpec { scheme: spec.scheme, locator: Locator::Path(absolute), options }.to_string())
 }
 

@@ -7,10 +7,11 @@
 //!
 //! A reader with `force` opens even if one of these fails, and reports [`Sharing::Forced`].
 //!
-//! Locks are open-file-description locks on the whole file, taken on the descriptor that does the I/O: they live as
-//! long as the device or any of its queues, and closing another descriptor of the same file cannot drop them. On a
-//! block device only the lock keeps a later writer away from our own readers, because a reader keeps no exclusive claim
-//! (two readers may share).
+//! Locks are open-file-description locks on the whole file (a reader's leave out the bytes by which QEMU and its
+//! tools say what they do with an image, so that both may read; see `sys.rs`), taken on the descriptor that does the
+//! I/O: they live as long as the device or any of its queues, and closing another descriptor of the same file cannot
+//! drop them. On a block device only the lock keeps a later writer away from our own readers, because a reader keeps
+//! no exclusive claim (two readers may share).
 
 use crate::sys::{self, LockKind};
 use crate::{Error, Result, Sharing};
@@ -167,7 +168,9 @@ fn lock(claim: Claim<'_>, file: &OwnedFd, stat: &Stat, kind: FileType) -> std::r
     };
     if !sys::try_lock(file.as_fd(), lock_kind).map_err(io_error)? {
         let holder = sys::lock_holder(file.as_fd(), lock_kind);
-        return Err(Refused::InUse(holder.map(|pid| format!("process {pid} (file lock)"))));
+        let named = holder.map(|pid| format!("process {pid} (file lock)"));
+        let qemu = || sys::is_qemus(file.as_fd(), lock_kind).then(|| "QEMU or one of its tools".to_owned());
+        return Err(Refused::InUse(named.or_else(qemu)));
     }
     match kind {
         FileType::BlockDevice if claim.write => Ok(()),

@@ -1,10 +1,11 @@
-//! Aligned memory for the few small transfers that opening a device takes.
+//! Aligned memory for transfers that are not worth a pool.
 
 /// Largest memory alignment that [`Scratch`] provides, in bytes.
 const ALIGN: usize = 4096;
 
 /// Zeroed memory whose first byte is aligned to 4096.
-pub(crate) struct Scratch {
+#[derive(Debug)]
+pub struct Scratch {
     bytes: Vec<u8>,
     start: usize,
     length: usize,
@@ -12,7 +13,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// `length` bytes.
-    pub(crate) fn new(length: usize) -> Self {
+    pub fn new(length: usize) -> Self {
         let bytes = vec![0; length + ALIGN];
         let start = bytes.as_ptr().align_offset(ALIGN);
         // `align_offset` may give up (usize::MAX); the device then refuses the address with a typed error.

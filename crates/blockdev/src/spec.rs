@@ -13,8 +13,10 @@
 //!
 //! `:/` after the scheme is not part of a device: it separates the device from a path inside its volume.
 
+mod images;
 mod units;
 
+pub use images::{Format, Named};
 pub use units::{parse_scaled, parse_size};
 
 use crate::{Error, Result};
@@ -109,6 +111,10 @@ pub struct SpecOptions {
     pub cache: Option<Cache>,
     /// `fua=on|off`.
     pub fua: Option<bool>,
+    /// `format=raw|qcow2|vmdk`: what the file holds; by its content if absent.
+    pub format: Option<Format>,
+    /// `backing=no|beside|any`: which files an image may name.
+    pub named: Named,
     /// `overlay=FILE`: changes are kept in this file, and the device itself is only read. The file is made if there is
     /// none and the device is opened for writing.
     pub overlay: Option<PathBuf>,
@@ -310,7 +316,7 @@ fn overlay_path(value: Option<Vec<u8>>) -> std::result::Result<PathBuf, String> 
 }
 
 /// The keys of all options.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 12] = [
     "ro",
     "partition",
     "offset",
@@ -320,6 +326,8 @@ const KEYS: [&str; 10] = [
     "flush_rate",
     "cache",
     "fua",
+    "format",
+    "backing",
     "overlay",
 ];
 
@@ -384,6 +392,13 @@ fn set_option(options: &mut SpecOptions, key: &str, value: Option<&str>) -> std:
                 Some("off") => false,
                 _ => return Err(needs("`on` or `off`")),
             });
+        }
+        "format" => {
+            let format = value.and_then(Format::of).ok_or_else(|| needs("`raw`, `qcow2` or `vmdk`"))?;
+            options.format = Some(format);
+        }
+        "backing" => {
+            options.named = value.and_then(Named::of).ok_or_else(|| needs("`no`, `beside` or `any`"))?;
         }
         _ => {
             let meant =
@@ -493,6 +508,12 @@ fn write_options(f: &mut fmt::Formatter<'_>, options: &SpecOptions) -> fmt::Resu
     }
     if let Some(fua) = options.fua {
         items.push(format!("fua={}", if fua { "on" } else { "off" }));
+    }
+    if let Some(format) = options.format {
+        items.push(format!("format={format}"));
+    }
+    if options.named != Named::default() {
+        items.push(format!("backing={}", options.named.name()));
     }
     if let Some(path) = &options.overlay {
         items.push(format!("overlay={}", encoded(path.as_os_str().as_bytes())));

@@ -22,46 +22,95 @@ pub(crate) enum LockKind {
     Write,
 }
 
-fn whole_file(kind: LockKind) -> libc::flock {
+/// Bytes whose locks say, since QEMU 2.10, what a process does with an image (`block/file-posix.c`): byte 100 + n
+/// that it uses permission n, byte 200 + n that it lets nobody else use it. All are read locks; a conflict is found
+/// by a test.
+const QEMU: std::ops::Range<i64> = 100..300;
+
+/// The bytes of QEMU's permissions that a reader uses: to read consistently.
+const QEMU_READS: i64 = 100;
+
+/// The bytes that a reader holds so that nobody else writes or changes the size.
+const QEMU_NO_WRITERS: [i64; 2] = [201, 203];
+
+/// The bytes that somebody holds who writes, changes the size, or lets nobody read.
+const QEMU_WRITERS: [i64; 3] = [101, 103, 200];
+
+/// A lock of `length` bytes from `start` on (0: to the end of the file, wherever that moves).
+fn range(kind: LockKind, start: i64, length: i64) -> libc::flock {
     libc::flock {
         l_type: match kind {
             LockKind::Read => libc::F_RDLCK as libc::c_short,
             LockKind::Write => libc::F_WRLCK as libc::c_short,
         },
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        // Zero: to the end of the file, wherever that moves.
-        l_len: 0,
+        l_start: start,
+        l_len: length,
         // Required to be zero for open-file-description locks.
         l_pid: 0,
     }
 }
 
-/// Takes a lock that belongs to the open file description of `fd`. `Ok(false)` if a conflicting lock is held.
+/// The locks that a user takes. A writer's covers all bytes: neither QEMU nor another of us can have any. A reader
+/// leaves out QEMU's bytes but those that say that it reads, so that QEMU may read too.
+fn locks(kind: LockKind) -> Vec<libc::flock> {
+    if kind == LockKind::Write {
+        return vec![range(kind, 0, 0)];
+    }
+    let mut locks = vec![range(kind, 0, QEMU.start), range(kind, QEMU.end, 0), range(kind, QEMU_READS, 1)];
+    locks.extend(QEMU_NO_WRITERS.map(|byte| range(kind, byte, 1)));
+    locks
+}
+
+/// Takes locks that belong to the open file description of `fd`. `Ok(false)` if a conflicting lock is held: then it has
+/// none.
 pub(crate) fn try_lock(fd: BorrowedFd<'_>, kind: LockKind) -> io::Result<bool> {
-    let lock = whole_file(kind);
+    let mut taken = locks(kind).into_iter().map(|lock| set_lock(fd, lock));
+    let failed = taken.find_map(|taken| taken.err());
+    let refused = match failed {
+        Some(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => true,
+        Some(error) => return Err(error),
+        None => kind == LockKind::Read && qemu_writer(fd).is_some(),
+    };
+    if refused {
+        set_lock(fd, libc::flock { l_type: libc::F_UNLCK as libc::c_short, ..range(kind, 0, 0) })?;
+    }
+    Ok(!refused)
+}
+
+fn set_lock(fd: BorrowedFd<'_>, lock: libc::flock) -> io::Result<()> {
     // SAFETY: the descriptor is open for the borrow, and F_OFD_SETLK reads one `struct flock` through the
     // pointer, which points to a live, fully initialised value.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-    if result == 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-        error => Err(error),
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What holds a lock that conflicts with `wanted`: a process if the kernel names one (0: it does not).
+fn conflict(fd: BorrowedFd<'_>, mut wanted: libc::flock) -> Option<u32> {
+    // SAFETY: the descriptor is open for the borrow, and F_OFD_GETLK reads and writes one `struct flock`
+    // through the pointer, which points to a live, fully initialised value that nobody else refers to.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut wanted) };
+    (result == 0 && libc::c_int::from(wanted.l_type) != libc::F_UNLCK)
+        .then(|| u32::try_from(wanted.l_pid).unwrap_or(0))
+}
+
+/// Whether a process says by QEMU's bytes that it writes.
+fn qemu_writer(fd: BorrowedFd<'_>) -> Option<u32> {
+    QEMU_WRITERS.iter().find_map(|byte| conflict(fd, range(LockKind::Write, *byte, 1)))
 }
 
 /// The process that holds a lock that conflicts with `kind`, if the kernel names one (it does not for the locks of
 /// [`try_lock`], which belong to no process).
 pub(crate) fn lock_holder(fd: BorrowedFd<'_>, kind: LockKind) -> Option<u32> {
-    let mut lock = whole_file(kind);
-    // SAFETY: the descriptor is open for the borrow, and F_OFD_GETLK reads and writes one `struct flock`
-    // through the pointer, which points to a live, fully initialised value that nobody else refers to.
-    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    (result == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK)
-        .then(|| u32::try_from(lock.l_pid).ok().filter(|&pid| pid != 0))
-        .flatten()
+    let holder = locks(kind).into_iter().find_map(|lock| conflict(fd, lock));
+    holder.or_else(|| if kind == LockKind::Read { qemu_writer(fd) } else { None }).filter(|&pid| pid != 0)
+}
+
+/// Whether a lock that conflicts with `kind` is one of QEMU's.
+pub(crate) fn is_qemus(fd: BorrowedFd<'_>, kind: LockKind) -> bool {
+    let elsewhere = [range(kind, 0, QEMU.start), range(kind, QEMU.end, 0)];
+    let bytes = range(LockKind::Write, QEMU.start, QEMU.end - QEMU.start);
+    elsewhere.into_iter().all(|lock| conflict(fd, lock).is_none()) && conflict(fd, bytes).is_some()
 }
 
 /// Discards a range of a block device.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uext4_blockdev::Error;
-use uext4_blockdev::spec::{DeviceSpec, Locator, Scheme, SpecOptions};
+use uext4_blockdev::spec::{DeviceSpec, Format, Locator, Named, Scheme, SpecOptions};
 
 fn memory(size: u64) -> DeviceSpec {
     DeviceSpec { scheme: Scheme::Memory, locator: Locator::Size(size), options: SpecOptions::default() }
@@ -25,6 +25,30 @@ fn costs_of_durability_are_spelled_out() {
     assert_eq!(spec, with(memory(8 << 20), costs));
     assert_eq!(spec.to_string(), text);
     assert_eq!(DeviceSpec::parse("d?fua_latency=1s").unwrap().to_string(), "d?fua_latency=1s");
+}
+
+#[test]
+fn formats_and_what_they_may_name_are_spelled_out() {
+    for (text, format, named) in [
+        ("d?format=raw", Some(Format::Raw), Named::Beside),
+        ("d?format=qcow2&backing=any", Some(Format::Qcow2), Named::Any),
+        ("d?format=vmdk&backing=no", Some(Format::Vmdk), Named::No),
+    ] {
+        let spec = DeviceSpec::parse(text).unwrap();
+        assert_eq!((spec.options.format, spec.options.named), (format, named));
+        assert_eq!(spec.to_string(), text);
+    }
+    // What is usual is not spelled.
+    assert_eq!(DeviceSpec::parse("d?backing=beside").unwrap().to_string(), "d");
+    for (text, part) in [
+        ("d?format=qed", "`raw`, `qcow2` or `vmdk`"),
+        ("d?format", "`raw`, `qcow2` or `vmdk`"),
+        ("d?format=raw&format=raw", "twice"),
+        ("d?backing=yes", "`no`, `beside` or `any`"),
+    ] {
+        let refused = DeviceSpec::parse(text).unwrap_err().to_string();
+        assert!(refused.contains(part), "{text}: {refused}");
+    }
 }
 
 #[test]

@@ -31,6 +31,7 @@ DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the
   ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?fua_latency=2ms
   ?flush_rate=64M (mem: bytes of cached writes that a flush writes out per second)
   ?cache=volatile|none ?fua=on|off
+  ?format=raw|qcow2|vmdk (by content if absent) ?backing=no|beside|any (files that an image names)
   ?overlay=FILE (changes are kept in FILE, the device is only read)
 `:/`, `?`, `&`, `%` inside a locator are percent-encoded.
 

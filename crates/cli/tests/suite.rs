@@ -15,6 +15,7 @@ mod descriptors;
 mod dirty;
 mod documents;
 mod extents;
+mod images;
 mod io;
 mod journal_device;
 mod json;

@@ -25,7 +25,7 @@ use super::write_ring::WriteRing;
 use crate::own::{self, Claim};
 use crate::{
     Ask, Capabilities, Description, Device, Driving, Error, Geometry, Op, Process, Queue, QueueOptions,
-    Result, WriteDurability, probes, sys,
+    Result, Store, WriteDurability, probes, sys,
 };
 use std::io;
 use std::ops::RangeInclusive;
@@ -284,6 +284,64 @@ impl FileDevice {
     fn write_fua(&self, buf: &[u8], pos: u64, rings: &LazyPool<Box<WriteRing>>) -> Result<()> {
         let written = self.write_ringed(buf, pos, true, rings);
         written.unwrap_or_else(|no_ring| Err(io_error(Op::Write, pos, buf.len() as u64, errno_of(&no_ring))))
+    }
+}
+
+impl FileDevice {
+    /// The same as a store: its size is what a file may have, not what this one has.
+    pub(crate) fn growing(mut self) -> Self {
+        if !self.block {
+            let block = u64::from(self.geometry.logical_block);
+            self.geometry.size = i64::MAX as u64 / block * block;
+        }
+        self
+    }
+
+    fn refused(&self, action: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+        let path = self.description.locator.clone();
+        move |errno| Error::Open { path: path.clone(), action, errno: errno.raw_os_error() }
+    }
+}
+
+impl Store for FileDevice {
+    fn length(&self) -> Result<u64> {
+        self.process.check()?;
+        if self.block {
+            return Ok(self.geometry.size);
+        }
+        let stat = rustix::fs::fstat(&self.file).map_err(self.refused("stat"))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    fn grow(&self, length: u64) -> Result<()> {
+        self.capabilities.check_writable()?;
+        match self.length()? {
+            now if now >= length => Ok(()),
+            _ if self.block => Err(self.refused("grow")(rustix::io::Errno::NOSPC)),
+            _ => rustix::fs::ftruncate(&self.file, length).map_err(self.refused("grow")),
+        }
+    }
+
+    fn read_upto(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
+        self.process.check()?;
+        Geometry { size: u64::MAX, ..self.geometry }.check_transfer(buf, pos)?;
+        let length = buf.len();
+        let failed = |error: io::Error| io_error(Op::Read, pos, length as u64, errno_of(&error));
+        let mut done = 0;
+        while done < length {
+            let upto = length.min(done + CALL_MAX);
+            let part = done..upto;
+            let count = retry(|| sys::read(self.file.as_fd(), &mut buf[part.clone()], pos + done as u64, 0));
+            match count {
+                Ok(count) => done += count,
+                Err(error) => return Err(failed(error)),
+            }
+            // Short: that is where it ends. A read from there would not be aligned.
+            if done < upto {
+                break;
+            }
+        }
+        Ok(done)
     }
 }
 

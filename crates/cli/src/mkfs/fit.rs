@@ -5,7 +5,7 @@ use rustix::fs::FileType;
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 use uext4::DeviceSpec;
-use uext4::device::Locator;
+use uext4::device::{self as devices, Locator};
 
 /// The length of an image file is a multiple of a page, whatever the volume's size.
 const PAGE: u64 = 4096;
@@ -25,7 +25,9 @@ impl Fitted {
     /// Those of the host.
     pub fn grow(spec: &DeviceSpec, wanted: u64) -> Result<Option<Fitted>, CliError> {
         let Locator::Path(path) = &spec.locator else { return Ok(None) };
-        let part = spec.options.offset.is_some() || spec.options.partition.is_some();
+        // The length of a disk inside an image stays as it is.
+        let inside = devices::format_of(spec).is_ok_and(|format| format != devices::Format::Raw);
+        let part = spec.options.offset.is_some() || spec.options.partition.is_some() || inside;
         let regular =
             |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let Some(stat) = rustix::fs::stat(path).ok().filter(regular).filter(|_| !part) else {

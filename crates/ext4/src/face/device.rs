@@ -16,13 +16,34 @@ pub use uext4_blockdev::layer::{
     BaseFacts, Counters, CountingDevice, Counts, LatencyDevice, Mask, MaskDevice, OverlayDevice, OverlayFile,
     OverlayFileDevice, SliceDevice, TraceEvent, TracePhase, TraceSink, wrap,
 };
+pub use uext4_blockdev::partition;
 pub use uext4_blockdev::spec::{
-    Cache, DeviceSpec, Locator, Scheme, SpecOptions, closest, closest_scheme, parse_scaled, parse_size,
+    Cache, DeviceSpec, Format, Locator, Named, Scheme, SpecOptions, closest, closest_scheme, parse_scaled,
+    parse_size,
 };
 pub use uext4_blockdev::{
     Ask, BUFFER_ALIGN, Buffer, BufferPool, Capabilities, DaxKind, Description, Device, DeviceQueue, Done,
-    Driving, Error, Full, Geometry, Memory, Misaligned, Op, OpenOptions, Opened, OverlayFault, Priority,
-    PriorityClass, Process, Queue, QueueFacts, QueueOptions, Registered, Request, Result, Sharing, Table,
-    Vector, Wait, WriteDurability, describe, open,
+    Driving, Error, Full, Geometry, ImageFault, Memory, Misaligned, Op, OpenOptions, Opened, OverlayFault,
+    Priority, PriorityClass, Process, Queue, QueueFacts, QueueOptions, Registered, Request, Result, Sharing,
+    Table, Vector, Wait, WriteDurability, describe,
 };
-pub use uext4_blockdev::{overlay, partition};
+pub use uext4_images::{format_of, format_of_new, open};
+
+/// What is done with an overlay file besides using it: looking at it, merging it into its base, throwing it away.
+pub mod overlay {
+    use super::{DeviceSpec, Result};
+    use std::path::Path;
+    pub use uext4_blockdev::overlay::{base, discard, inspect};
+
+    /// Writes the changes of an overlay file into `base`, or else into the base that it names, and removes the file.
+    /// All is durable before it is removed, and so is its removal when this returns. A merge that was cut is finished
+    /// by another; until then the base has some of the changes, and the overlay cannot be opened. Returns the bytes
+    /// merged; calls `progress` with those of each step.
+    ///
+    /// # Errors
+    /// [`Error::InUse`](super::Error::InUse) while the overlay or the base is used, by another overlay too;
+    /// [`Error::Overlay`](super::Error::Overlay) if the base is another one or was changed; read and write errors.
+    pub fn merge(file: &Path, base: Option<&DeviceSpec>, progress: &mut dyn FnMut(u64)) -> Result<u64> {
+        uext4_blockdev::overlay::merge(file, base, &uext4_images::KNOWN, progress)
+    }
+}

@@ -167,7 +167,7 @@ impl Volume {
     pub fn open_spec(spec: &DeviceSpec, options: VolumeOptions) -> Result<Volume> {
         options.check_overlay(spec)?;
         let how = blockdev::OpenOptions { write: options.write, force: options.force };
-        let opened = blockdev::open(spec, how)?;
+        let opened = uext4_images::open(spec, how)?;
         Self::open_device(opened.device, options)
     }
 

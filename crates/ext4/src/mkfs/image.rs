@@ -6,8 +6,9 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use uext4_blockdev::spec::{DeviceSpec, Locator};
+use uext4_blockdev::spec::{DeviceSpec, Format, Locator};
 use uext4_blockdev::{Error as DeviceError, Geometry};
+use uext4_images::{Qcow2Options, create_at, format_of_new};
 
 /// The length of an image file is a multiple of a page, whatever the volume's size.
 const PAGE: u64 = 4096;
@@ -20,15 +21,24 @@ pub struct Image(Option<PathBuf>);
 
 impl Image {
     /// Creates the image file that `spec` names, empty (a hole), if it does not exist: with `size` bytes after the
-    /// start of the device (`?offset=`). An existing file stays as it is.
+    /// start of the device (`?offset=`). It is a qcow2 image if `?format=` or the end of its name says so. An existing
+    /// file stays as it is.
     ///
     /// # Errors
-    /// [`Error::Device`] if it does not exist and no size is given, or if the system refuses.
+    /// [`Error::Device`] if it does not exist and no size is given, if the format cannot be made, or if the system
+    /// refuses.
     pub fn create(spec: &DeviceSpec, size: Option<u64>) -> Result<Image> {
         let Some((path, length)) = absent(spec, size)? else { return Ok(Image(None)) };
         let file = File::create_new(path).map_err(|error| failed(path, "create", &error))?;
         let image = Image(Some(path.clone()));
-        file.set_len(length).map_err(|error| failed(path, "size", &error))?;
+        let refused = |error| Error::Device(VolumeError::from(error));
+        match format_of_new(spec) {
+            Format::Qcow2 => create_at(path, Qcow2Options::new(length)).map_err(refused)?,
+            Format::Vmdk => {
+                return Err(refused(DeviceError::Unsupported("a new VMDK image".into())));
+            }
+            Format::Raw => file.set_len(length).map_err(|error| failed(path, "size", &error))?,
+        }
         Ok(image)
     }
 

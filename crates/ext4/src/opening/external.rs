@@ -100,7 +100,7 @@ fn identify(candidate: &JournalDevice, superblock: &Superblock) -> Result<()> {
         JournalDevice::Opened(device) => device.clone(),
         JournalDevice::Named(spec) => {
             let how = blockdev::OpenOptions { write: false, force: true };
-            blockdev::open(spec, how)?.device
+            uext4_images::open(spec, how)?.device
         }
     };
     Header::read(&*device)?.check_is_of(superblock)
@@ -112,7 +112,7 @@ fn open(candidate: &JournalDevice, superblock: &Superblock, options: &VolumeOpti
         JournalDevice::Opened(device) => device.clone(),
         JournalDevice::Named(spec) => {
             let how = blockdev::OpenOptions { write: options.write, force: options.force };
-            blockdev::open(spec, how)
+            uext4_images::open(spec, how)
                 .map_err(|error| match error.into() {
                     Error::InUse(by) => Error::InUse(format!("{by} (the journal device {spec})")),
                     other => other,

@@ -1,0 +1,12 @@
+//! The integration tests of this crate are one program. `qemu-img` and `qemu-io` make images and judge them.
+
+#[path = "../../blockdev/tests/common/mod.rs"]
+mod common;
+mod crash;
+mod hostile;
+mod kinds;
+mod locks;
+mod model;
+mod names;
+mod tools;
+mod vmdk;
