@@ -12,6 +12,7 @@ mod copy_links;
 mod copy_options;
 mod copy_trees;
 mod descriptors;
+mod deterministic;
 mod dirty;
 mod documents;
 mod extents;
