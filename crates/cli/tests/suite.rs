@@ -5,6 +5,7 @@ mod bench;
 mod change;
 mod check;
 mod common;
+mod containers;
 mod copy;
 mod copy_attributes;
 mod copy_into;
