@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Long runs of all fuzz targets and of the differential reading; at the end a row for docs/proof/fuzz.csv.
 # SECONDS_EACH (default 300): time for each target. JOBS (default 2): processes at once. SEED (default: the time): job 1
-# has this seed, job 2 the next, and so on.
+# has this seed, job 2 the next, and so on. TARGETS: only these.
 # MERGE=1 instead packs what earlier runs found, without what reaches nothing new, into the repository's corpus.
 # Needs a C++ compiler for libFuzzer, which libfuzzer-sys brings along.
 set -euo pipefail
@@ -10,14 +10,16 @@ each=${SECONDS_EACH:-300} jobs=${JOBS:-2} seed=${SEED:-$(date +%s)}
 host=$(rustc -vV | sed -n 's/^host: //p')
 . scripts/target.sh
 out=$target/fuzz
-targets="open_walk_read recovery overwrite check operate gather"
+targets=${TARGETS:-open_walk_read recovery overwrite check operate gather}
 
 # What cargo-fuzz passes, without a sanitizer: unsafe code is behind few doors, and overflow checks and debug
 # assertions are on.
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Ccodegen-units=1 --cfg fuzzing"
 flags+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table"
 flags+=" -Cllvm-args=-sanitizer-coverage-trace-compares"
-RUSTFLAGS=$flags cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir "$out"
+# shellcheck disable=SC2046 # several options
+RUSTFLAGS=$flags cargo build --release --manifest-path fuzz/Cargo.toml --target "$host" --target-dir "$out" \
+    $(printf -- '--bin %s ' $targets)
 [ -z "${BUILD_ONLY:-}" ] || exit 0
 
 # The repository's corpus, which runs only read; what they find goes to $out/corpus.
@@ -27,13 +29,18 @@ for target in $targets; do
     [ ! -e "fuzz/corpus/$target.tar.zst" ] || tar --zstd -xf "fuzz/corpus/$target.tar.zst" -C "$out/seeds/$target"
 done
 
+# The longest inputs of a target: archives need headers.
+longest() {
+    case $1 in gather) echo 12288 ;; *) echo 160 ;; esac
+}
+
 if [ -n "${MERGE:-}" ]; then
     mkdir -p fuzz/corpus
     for target in $targets; do
         rm -rf "$out/merged/$target"
         mkdir -p "$out/merged/$target"
-        "$out/$host/release/$target" -merge=1 -max_len=160 "$out/merged/$target" "$out/corpus/$target" \
-            "$out/seeds/$target" > "$out/$target.merge.log" 2>&1
+        "$out/$host/release/$target" -merge=1 -max_len="$(longest "$target")" \
+            "$out/merged/$target" "$out/corpus/$target" "$out/seeds/$target" > "$out/$target.merge.log" 2>&1
         count=$(find "$out/merged/$target" -type f | wc -l)
         [ "$count" -gt 0 ] || { echo "$target: nothing to pack, see $out/$target.merge.log" >&2; exit 1; }
         tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --zstd -cf "fuzz/corpus/$target.tar.zst" \
@@ -50,7 +57,8 @@ run() {
     next=$((seed + job - 1))
     : > "$log"
     while [ "$left" -gt 0 ]; do
-        "$out/$host/release/$target" -seed="$next" -max_total_time="$left" -max_len=160 -len_control=0 -timeout=120 \
+        "$out/$host/release/$target" -seed="$next" -max_total_time="$left" -max_len="$(longest "$target")" \
+            -len_control=0 -timeout=120 \
             -report_slow_units=120 -rss_limit_mb=2048 -reload=30 -print_final_stats=1 \
             -artifact_prefix="$out/artifacts/$target/" "$out/corpus/$target" "$out/seeds/$target" >> "$log" 2>&1 &
         child=$!

@@ -8,11 +8,12 @@
 # A failure prints the seed and the command that shows it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-suite=$1 names='' all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
+suite=$1 names='' programs=(suite)
+all=${SECONDS_ALL:-600} jobs=${JOBS:-2} first=${SEED:-$(date +%s)} scenario=${SCENARIO:-}
 case $suite in
     mount) exec scripts/mount-stress.sh ;;
     crash) module='crash_[a-z_]+' prefix=UEXT4_CRASH count=STATES each=${COUNT:-300}
-        names='^crash_(tree|rename|xattrs)/' ;;
+        names='^crash_(tree|rename|xattrs)/' programs+=(crash_edits) ;;
     model) module=model prefix=UEXT4_MODEL count=STEPS each=${COUNT:-60000} ;;
     turns) module=tree_walk::turns prefix=UEXT4_TURNS count=SECONDS each=${COUNT:-60} ;;
     kill) module='(kill|tree_walk::kills)' prefix=UEXT4_KILL count=ROUNDS each=${COUNT:-200} ;;
@@ -23,22 +24,41 @@ commit=$(git rev-parse --short HEAD) # of what is built now, whatever comes mean
 logs=$target/rounds/$suite csv=docs/proof/$suite.csv
 rm -rf "$logs"
 mkdir -p "$logs"
-program=$(cargo test --release -p uext4 --test suite --no-run --message-format=json |
-    sed -n 's/.*"name":"suite".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
-[ -x "$program" ] || { echo "the tests were not built" >&2; exit 1; }
-cp "$program" "$logs/suite"
-export CARGO_PKG_NAME=uext4 RUST_BACKTRACE=0 "${prefix}_$count=$each"
-mapfile -t tests < <("$logs/suite" --list | sed -n 's/: test$//p' | grep -E "^$module::" | grep -E "$scenario")
-[ "${#tests[@]}" -gt 0 ] || { echo "no test is named $scenario" >&2; exit 1; }
+export RUST_BACKTRACE=0 "${prefix}_$count=$each"
+# build PROGRAM: copies the test program, and lists its tests that are wanted.
+build() {
+    local package built
+    case $1 in suite) package=uext4 ;; *) package=uext4-transfer ;; esac
+    built=$(cargo test --release -p "$package" --test "$1" --no-run --message-format=json |
+        sed -n "s/.*\"name\":\"$1\".*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -n 1)
+    [ -x "$built" ] || { echo "the tests were not built" >&2; exit 1; }
+    cp "$built" "$logs/$1"
+    echo "$package" > "$logs/$1.package"
+    # A program of one module is named as the module.
+    "$logs/$1" --list | sed -n 's/: test$//p' | sed "$([ "$1" = suite ] || echo "s/^/$1::/")" |
+        grep -E "^$module::" | grep -E "$scenario" > "$logs/$1.tests" || true
+}
+for program in "${programs[@]}"; do build "$program"; done
+[ -n "$(cat "$logs"/*.tests)" ] || { echo "no test is named $scenario" >&2; exit 1; }
 
 SECONDS=0 # without the build
+
+# round JOB SEED: all wanted tests once.
+round() {
+    local program tests
+    for program in "${programs[@]}"; do
+        mapfile -t tests < <(sed "s/^$program:://" "$logs/$program.tests")
+        [ "${#tests[@]}" -gt 0 ] || continue
+        env "${prefix}_SEED=$2" "${prefix}_TOTALS=$logs/totals.$1" RUST_TEST_THREADS=1 \
+            CARGO_PKG_NAME="$(cat "$logs/$program.package")" "$logs/$program" --exact "${tests[@]}" || return 1
+    done
+}
 
 # run JOB: rounds until the time is over. One that fails ends the job.
 run() {
     local job=$1 seed
     for ((seed = first + job - 1; SECONDS < all; seed += jobs)); do
-        if env "${prefix}_SEED=$seed" "${prefix}_TOTALS=$logs/totals.$job" RUST_TEST_THREADS=1 \
-            "$logs/suite" --exact "${tests[@]}" > "$logs/$seed.log" 2>&1; then
+        if round "$job" "$seed" > "$logs/$seed.log" 2>&1; then
             rm "$logs/$seed.log"
             echo "$seed" >> "$logs/rounds.$job"
         else

@@ -1,6 +1,7 @@
 //! Arguments that several commands share, and state common to all of them.
 
 use crate::error::Failures;
+use crate::moment;
 use crate::rehearsal::Rehearsal;
 use crate::session::Session;
 use crate::tracer::Tracer;
@@ -9,7 +10,7 @@ use clap::{Arg, ArgAction, Args, Command, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use uext4::{DeviceSpec, Switches, VolumeOptions};
+use uext4::{DeviceSpec, Switches, Timestamp, VolumeOptions};
 
 /// What watches a command that another command runs.
 #[derive(Clone, Default)]
@@ -33,6 +34,8 @@ pub struct Globals {
     pub journals: Vec<DeviceSpec>,
     /// An absolute path: where the changes of the command's device are kept.
     pub overlay: Option<PathBuf>,
+    /// Where the clock of changed volumes stands, if the command is deterministic.
+    pub fixed: Option<Timestamp>,
     /// What watches the devices and volumes.
     pub watchers: Watchers,
 }
@@ -76,6 +79,46 @@ pub fn with_journal(command: Command) -> Command {
     let help = "Keep all changes in FILE, made if there is none, and only read the device.";
     let argument = Arg::new(OVERLAY).long(OVERLAY).value_name("FILE").help(help);
     command.arg(argument.value_hint(ValueHint::FilePath).value_parser(clap::value_parser!(PathBuf)))
+}
+
+/// Whether a command makes the same bytes whenever and by whomever it is run.
+pub const DETERMINISTIC: &str = "deterministic";
+/// The time of its changes.
+pub const FIXED_TIME: &str = "fixed_time";
+/// Commands that change volumes.
+const CHANGING: [&str; 17] = [
+    "chattr",
+    "chmod",
+    "chown",
+    "cp",
+    "fallocate",
+    "io",
+    "ln",
+    "mkdir",
+    "mv",
+    "prepare",
+    "quota",
+    "rm",
+    "rmdir",
+    "shell",
+    "touch",
+    "truncate",
+    "xattr",
+];
+
+/// Adds `--deterministic` and `--time` to a command that changes volumes.
+pub fn with_determinism(command: Command) -> Command {
+    if !CHANGING.contains(&command.get_name()) {
+        return command;
+    }
+    let help = "Change the volume so that the same volume and the same commands give the same bytes, whenever and by \
+                whomever they are run: all times are --time, and what is created belongs to root.";
+    let argument = Arg::new(DETERMINISTIC).long(DETERMINISTIC).help(help).action(ArgAction::SetTrue);
+    let help = "The time of all changes, and the latest that copies keep; by default SOURCE_DATE_EPOCH in the \
+                environment, seconds since 1970.";
+    let time = Arg::new(FIXED_TIME).long("time").value_name("TIME").help(help).requires(DETERMINISTIC);
+    let time = time.value_parser(clap::builder::ValueParser::new(moment::parse_date));
+    command.arg(argument).arg(time)
 }
 
 /// The output format.

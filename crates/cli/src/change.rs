@@ -39,7 +39,7 @@ pub fn change_all(
 ) -> Result<(), CliError> {
     let how = OpenHow { write: true, ..OpenHow::reading(globals, false, Switches::ON) };
     let options = OpenOptions::new().read(true).write(true).direct(true);
-    let options = if missing == Missing::Create { creating(options) } else { options };
+    let options = if missing == Missing::Create { creating(globals, options) } else { options };
     let mut volumes = Volumes::default();
     let mut failures = globals.failures();
     let mut changed = Vec::new();

@@ -183,7 +183,8 @@ pub fn execute(arguments: Vec<OsString>, watchers: Watchers) -> ExitCode {
     let json = path(matches, "json").is_some();
     let globals = journals(matches).and_then(|journals| {
         let overlay = open::overlay(matches, &volumes(name, matches))?;
-        Ok(Globals { command: name.to_owned(), json, journals, overlay, watchers })
+        let fixed = open::fixed_time(matches, watchers.session.as_deref())?;
+        Ok(Globals { command: name.to_owned(), json, journals, overlay, fixed, watchers })
     });
     globals
         .and_then(|globals| run(cli.command, matches, &globals))

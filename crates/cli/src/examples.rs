@@ -1,6 +1,6 @@
 //! Examples of every command, for help and manual pages.
 
-use crate::args::with_journal;
+use crate::args::{with_determinism, with_journal};
 use clap::CommandFactory;
 use clap::builder::StyledStr;
 
@@ -115,7 +115,7 @@ pub fn cli<P: CommandFactory>() -> clap::Command {
             Some(before) => format!("{before}\n\n{text}"),
             None => text.clone(),
         };
-        let command = with_journal(command);
+        let command = with_determinism(with_journal(command));
         let (short, long) = (command.get_after_help().cloned(), command.get_after_long_help().cloned());
         let command = command.after_help(behind(short));
         if long.is_some() { command.after_long_help(behind(long)) } else { command }

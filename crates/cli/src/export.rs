@@ -2,9 +2,9 @@
 
 use crate::args::{CommonArgs, Globals, SwitchArgs};
 use crate::attributes::chown;
-use crate::attributes::moment;
 use crate::cat::Volumes;
 use crate::error::{self, CliError, told};
+use crate::moment;
 use crate::open::{OpenHow, Operand};
 use crate::progress::{OPEN_ENDED, Progress};
 use crate::text;
@@ -64,9 +64,8 @@ pub fn latest(time: Option<uext4::Time>) -> Result<Option<i64>, CliError> {
         Some(_) => return Err(CliError::usage("--time now makes no archive twice: name a time")),
         None => {}
     }
-    let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
-    let seconds = epoch.to_str().and_then(|seconds| seconds.parse().ok());
-    seconds.map(Some).ok_or_else(|| CliError::usage("SOURCE_DATE_EPOCH is not a number of seconds"))
+    let epoch = moment::source_date_epoch().map_err(CliError::usage)?;
+    Ok(epoch.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
 /// Runs it.

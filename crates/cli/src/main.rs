@@ -32,6 +32,7 @@ mod io;
 mod ls;
 mod map;
 mod mkfs;
+mod moment;
 mod mount;
 mod names;
 mod open;

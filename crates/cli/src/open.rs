@@ -1,7 +1,8 @@
 //! Parses arguments to targets and opens every volume and file.
 
-use crate::args::{Globals, JOURNAL, OVERLAY, Watchers};
+use crate::args::{DETERMINISTIC, FIXED_TIME, Globals, JOURNAL, OVERLAY, Watchers};
 use crate::error::{self, CliError};
+use crate::moment;
 use crate::out::Out;
 use crate::session::Session;
 use clap::ArgMatches;
@@ -10,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uext4::device::{self, Device};
-use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Volume, VolumeOptions};
+use uext4::{DeviceSpec, File, OpenOptions, Switches, Target, Time, Timestamp, Volume, VolumeOptions};
 
 /// A parsed `DEVICE:/path` argument.
 #[derive(Debug, Clone)]
@@ -125,23 +126,42 @@ impl Operand {
 }
 
 /// Attributes of a created file: owned by the user who runs this, with the mode that a shell would give.
-pub fn creating(options: OpenOptions) -> OpenOptions {
-    let (uid, gid) = owner();
-    options.create(true).mode(new_mode()).owner(uid, gid)
+pub fn creating(globals: &Globals, options: OpenOptions) -> OpenOptions {
+    let (uid, gid) = owner(globals);
+    options.create(true).mode(0o666 & !umask(globals)).owner(uid, gid)
 }
 
-/// User and group of this process.
-pub fn owner() -> (u32, u32) {
-    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+/// User and group of what a command creates: those of this process, or root's if it must not matter who runs it.
+pub fn owner(globals: &Globals) -> (u32, u32) {
+    match globals.fixed {
+        Some(_) => (0, 0),
+        None => (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+    }
 }
 
-/// The mode that a shell would give a new file.
-pub fn new_mode() -> u32 {
-    0o666 & !umask()
+/// The permission bits that what a command creates does not get.
+pub fn umask(globals: &Globals) -> u32 {
+    if globals.fixed.is_some() { 0o022 } else { process_umask() }
+}
+
+/// Where the clock of the volumes stands that a command changes: `None` unless it is deterministic.
+pub fn fixed_time(matches: &ArgMatches, session: Option<&Session>) -> Result<Option<Timestamp>, CliError> {
+    let asked = matches.try_get_one::<bool>(DETERMINISTIC).ok().flatten().copied().unwrap_or_default();
+    match session {
+        Some(_) if asked => {
+            Err(CliError::usage("--deterministic holds for a whole shell: give it to `shell`"))
+        }
+        Some(session) => Ok(session.open().fixed_time()),
+        None if asked => {
+            let time = matches.try_get_one::<Time>(FIXED_TIME).ok().flatten().copied();
+            moment::fixed(time).map(Some).map_err(CliError::usage)
+        }
+        None => Ok(None),
+    }
 }
 
 /// The permission bits that this process does not give.
-pub fn umask() -> u32 {
+pub fn process_umask() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     umask.bits()
@@ -300,6 +320,9 @@ impl<'g> OpenHow<'g> {
         let mut options = self.with_journals(options)?;
         options = options.force(self.force).switches(self.switches);
         options = options.background(self.background);
+        if let Some(time) = self.globals.fixed {
+            options = options.deterministic(time);
+        }
         if let Some(bytes) = self.metadata_budget {
             options = options.metadata_budget(bytes);
         }

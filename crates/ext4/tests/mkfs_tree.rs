@@ -14,15 +14,14 @@ use uext4::mkfs::{
     format_tree, smallest,
 };
 use uext4::{Timestamp, Volume, VolumeOptions};
-use uext4_testkit::crash::{Options as CrashStates, assert_states};
-use uext4_testkit::device::{CrashDevice, CrashOptions, Fault, FaultDevice, FaultOn};
+use uext4_testkit::device::{Fault, FaultDevice, FaultOn};
 use uext4_testkit::{
     Entry, Kind, Manifest, Need, Rng, Scratch, SparseDigest, e2fsck_clean, fixture, kernel_manifest,
     manifest::assert_same, needs,
 };
 
 /// Contents by pattern: the key is the number of the pattern.
-struct Patterns;
+pub struct Patterns;
 
 impl Source for Patterns {
     fn read(&self, key: u64, pos: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
@@ -31,7 +30,7 @@ impl Source for Patterns {
     }
 }
 
-fn item(kind: ItemKind, mode: u16) -> Item {
+pub fn item(kind: ItemKind, mode: u16) -> Item {
     Item {
         kind,
         mode,
@@ -42,11 +41,11 @@ fn item(kind: ItemKind, mode: u16) -> Item {
     }
 }
 
-fn directory() -> Item {
+pub fn directory() -> Item {
     item(ItemKind::Directory(BTreeMap::new()), 0o755)
 }
 
-fn file(contents: Contents) -> Item {
+pub fn file(contents: Contents) -> Item {
     item(ItemKind::Regular(contents), 0o644)
 }
 
@@ -173,7 +172,7 @@ fn all(tree: &Tree) -> Vec<ItemId> {
 }
 
 /// What readers have to find.
-fn expected(tree: &Tree) -> Manifest {
+pub fn expected(tree: &Tree) -> Manifest {
     let mut links = BTreeMap::<ItemId, u64>::new();
     let (mut out, mut open) = (Manifest::new(), vec![(Vec::new(), Tree::ROOT)]);
     let mut paths = Vec::new();
@@ -248,7 +247,7 @@ fn digest_of(contents: &Contents) -> [u8; 32] {
 }
 
 /// Without what the volume adds, and without the sizes of directories.
-fn comparable(mut found: Manifest) -> Manifest {
+pub fn comparable(mut found: Manifest) -> Manifest {
     if found.get(&b"/lost+found"[..]).is_some_and(|lost| lost.uid == 0 && lost.mode == 0o700) {
         found.remove(&b"/lost+found"[..]);
     }
@@ -467,57 +466,6 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let mut tree = new();
     for name in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 256]] {
         assert_eq!(tree.add(Tree::ROOT, name, file(Contents::default())).unwrap_err().errno(), libc::EINVAL);
-    }
-}
-
-#[test]
-fn after_a_power_cut_there_is_no_volume_or_a_whole_one() {
-    needs!(Need::Tool("e2fsck"));
-    let scratch = Scratch::new(128 * MIB);
-    let mut tree = Tree::new(Timestamp { seconds: TIME as i64, nanoseconds: 0 });
-    for number in 0..40 {
-        let name = format!("file {number}");
-        tree.add(Tree::ROOT, name.as_bytes(), file(Contents::whole(number * 3000, number))).unwrap();
-    }
-    let expected = without_xattrs(comparable(expected(&tree)));
-    for (name, over_old) in [("build", false), ("build_over_old", true)] {
-        let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(MemoryOptions::new(8 * MIB)).unwrap());
-        let mut options = options("-b 4096", "", Defaults::Upstream);
-        options.force = true;
-        if over_old {
-            // Another tree was there, whose blocks the new one takes.
-            let mut old = Tree::new(Timestamp::default());
-            old.add(Tree::ROOT, b"old", file(Contents::whole(3 * MIB, 99))).unwrap();
-            format_tree(&*memory, &options, &old, &Patterns).unwrap();
-        }
-        let crash = CrashDevice::new(memory, CrashOptions::default()).unwrap();
-        let handle = crash.handle();
-        format_tree(&crash, &options, &tree, &Patterns).unwrap();
-        let (mut none, mut old, mut whole) = (0, 0, 0);
-        let log = handle.log().unwrap();
-        let report = assert_states(&log, &CrashStates::new(name, 1).at_most(600), |state| {
-            let Ok(volume) = Volume::open_device(state.device(), VolumeOptions::read_only()) else {
-                none += 1;
-                return Ok(());
-            };
-            if volume.metadata("/old").is_ok() {
-                old += 1;
-                return Ok(());
-            }
-            whole += 1;
-            let found = comparable(manifest(&volume, How::Direct));
-            if found != expected {
-                return Err(format!("a part: {:?}", found.keys().collect::<Vec<_>>().len()));
-            }
-            if whole % 8 == 1 {
-                let path = scratch.file("state");
-                state.save(&path);
-                e2fsck_clean(&path);
-            }
-            Ok(())
-        });
-        println!("{name}: {report}: {none} none, {old} old, {whole} whole");
-        assert!(none > 10 && whole > 0 && (old > 0) == over_old, "{report}: {none}, {old}, {whole}");
     }
 }
 

@@ -13,6 +13,7 @@ mod casefold;
 mod common;
 mod crash_allocate;
 mod crash_atomic;
+mod crash_build;
 mod crash_dax;
 mod crash_fast_commit;
 mod crash_named;

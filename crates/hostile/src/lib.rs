@@ -3,10 +3,13 @@
 //! [`images`] are small sound volumes that together hold every structure; `uext4_testkit::mutate` changes them
 //! and repairs their checksums; [`targets`] do with the result what programs do with volumes, and accept success
 //! and typed errors only; [`budget`] bounds what that may cost; [`patch`] keeps what once failed. The targets are
-//! plain functions: the tests of this package run them over seeds, `fuzz/` runs them under libFuzzer.
+//! plain functions, and so is [`gather`], which takes archives instead of volumes: the tests of this package run them
+//! over seeds, `fuzz/` runs them under libFuzzer.
 #![deny(missing_docs)]
 
 pub mod budget;
+pub mod gather;
+mod gather_script;
 pub mod heap;
 pub mod images;
 pub mod operate;

@@ -291,7 +291,7 @@ impl Journal {
             starters: WaitQueue::new(),
             quiescers: WaitQueue::new(),
             turn: CommitTurn::new(),
-            writer: Mutex::default(),
+            writer: Mutex::new(LogWriter::new(options.time)),
             checkpointing: Mutex::new(()),
             store: Mutex::new(store),
             hooks: OnceLock::new(),

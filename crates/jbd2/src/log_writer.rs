@@ -62,6 +62,8 @@ pub(crate) struct LogWriter {
     at: u64,
     /// Time of the last commit: recovery takes an older one for a left-over.
     last: (u64, u32),
+    /// The time of all commits, if it is not the system's.
+    fixed: Option<(u64, u32)>,
 }
 
 /// Block numbers are inside the volume and the contents of a block were sized before, so this is a bug, reported
@@ -75,6 +77,11 @@ fn unencodable(_: EncodeError) -> Error {
 }
 
 impl LogWriter {
+    /// Writes commits with this time, or the system's.
+    pub(crate) fn new(time: Option<(u64, u32)>) -> LogWriter {
+        LogWriter { fixed: time, ..LogWriter::default() }
+    }
+
     /// Writes everything but the commit block from log block `start` on; complete but not durable on return. With
     /// `flush`, a flush follows, so that it and all earlier writes are durable.
     pub(crate) fn write<P>(
@@ -126,8 +133,7 @@ impl LogWriter {
 
     /// Writes the commit block, durable on return. The rest of the transaction must be durable already.
     pub(crate) fn commit(&mut self, target: &Target<'_>, ending: Ending) -> Result<()> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.last = self.last.max((now.as_secs(), now.subsec_nanos()));
+        self.last = self.fixed.unwrap_or_else(|| self.last.max(system_time()));
         let (seconds, nanoseconds) = self.last;
         let commit =
             CommitBlock { sequence: ending.sequence, seconds, nanoseconds, ..CommitBlock::default() };
@@ -185,6 +191,12 @@ impl fmt::Debug for LogWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LogWriter").field("last", &self.last).finish_non_exhaustive()
     }
+}
+
+/// The current time in seconds and nanoseconds since 1970.
+pub(crate) fn system_time() -> (u64, u32) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_secs(), now.subsec_nanos())
 }
 
 fn is_escaped(image: &[u8]) -> bool {

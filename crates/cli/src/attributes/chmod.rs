@@ -59,7 +59,7 @@ pub fn run(args: &ChmodArgs, globals: &Globals) -> Result<(), CliError> {
             Reference::Host(found) => found.mode() & 0o7777,
         },
     };
-    let umask = umask();
+    let umask = umask(globals);
     changer.run(
         &operands,
         |_, _| Ok(Missing::Change),

@@ -3,7 +3,6 @@
 pub mod chattr;
 pub mod chmod;
 pub mod chown;
-pub mod moment;
 pub mod symbolic;
 pub mod touch;
 
@@ -18,7 +17,7 @@ use clap::Args;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use uext4::{FileKind, Metadata, Node, SetAttributes, Switches, Visit, Volume, WalkOptions};
+use uext4::{FileKind, Metadata, Node, SetAttributes, Switches, Timestamp, Visit, Volume, WalkOptions};
 
 /// Put before a mode that begins with a hyphen, which would be taken for an option. No mode begins with it otherwise.
 const MARK: &str = ",";
@@ -119,6 +118,11 @@ impl<'g> Changer<'g> {
     fn volume(&mut self, operand: &Operand) -> Result<Volume, CliError> {
         let how = OpenHow { write: true, ..OpenHow::reading(self.globals, false, Switches::ON) };
         self.volumes.get(operand, &how)
+    }
+
+    /// Where the clock stands, if the command is deterministic.
+    pub fn fixed_time(&self) -> Option<Timestamp> {
+        self.globals.fixed
     }
 
     /// The attributes of a reference: of a file of a volume, or of the host.

@@ -1,9 +1,9 @@
 //! `uext4 touch`: the times of touch(1).
 
-use super::moment::{parse_date, parse_stamp};
 use super::{Changer, Missing, Reach, Reference, operands};
 use crate::args::{Globals, JsonArgs};
 use crate::error::CliError;
+use crate::moment::{parse_date, parse_stamp};
 use crate::open::creating;
 use clap::{ArgAction, Args, ValueHint};
 use std::ffi::OsString;
@@ -60,7 +60,7 @@ pub fn run(args: &TouchArgs, globals: &Globals) -> Result<(), CliError> {
     let set = SetAttributes::new();
     let set = if args.access || !args.modification { set.accessed(accessed) } else { set };
     let set = if args.modification || !args.access { set.modified(modified) } else { set };
-    let create = creating(OpenOptions::new().read(true).write(true));
+    let create = creating(globals, OpenOptions::new().read(true).write(true));
     changer.run(
         &operands,
         |volume, operand| match volume.node_at(operand.inner(), !args.no_dereference) {
@@ -83,7 +83,8 @@ fn times(args: &TouchArgs, changer: &mut Changer<'_>) -> Result<(Time, Time), Cl
     let one = match (&args.date, &args.stamp) {
         (Some(date), _) => parse_date(date).map_err(CliError::usage)?,
         (None, Some(stamp)) => {
-            let Time::At(now) = Time::from(SystemTime::now()) else { return Ok((Time::Now, Time::Now)) };
+            let now = changer.fixed_time().map_or_else(|| Time::from(SystemTime::now()), Time::At);
+            let Time::At(now) = now else { return Ok((Time::Now, Time::Now)) };
             parse_stamp(stamp, now).map_err(CliError::usage)?
         }
         (None, None) => Time::Now,

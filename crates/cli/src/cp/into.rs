@@ -5,7 +5,7 @@ use crate::args::Globals;
 use crate::attributes::chown;
 use crate::cat::Volumes;
 use crate::error::{CliError, Failures, told, told_of};
-use crate::open::{OpenHow, Operand, new_mode, owner, umask};
+use crate::open::{OpenHow, Operand, owner, umask};
 use crate::progress::{BYTES, OPEN_ENDED, Progress};
 use crate::text;
 use std::ffi::{OsStr, OsString};
@@ -53,14 +53,14 @@ fn trees(
     let reading = OpenHow::reading(globals, args.common.force, args.switches.switches);
     let writing =
         OpenHow { write: true, ..OpenHow::reading(globals, args.common.force, args.switches.switches) };
-    let (uid, gid) = owner();
+    let (uid, gid) = owner(globals);
     let options = ImportOptions {
         recursive: args.trees(),
         follow: args.follow(),
         holes: args.sparse,
         plain: args.no_target_directory,
         keep: args.kept.keep,
-        caller: Caller::new(uid, gid).umask(umask()),
+        caller: Caller::new(uid, gid).umask(umask(globals)),
         owner: args.owner.as_deref().map(chown::both).transpose()?,
         onto: onto(args),
         no_clobber: args.no_clobber,
@@ -172,7 +172,7 @@ fn files(args: &CpArgs, sources: &[OsString], dest: &Operand, globals: &Globals)
     if into && sources.iter().any(|source| source == STDIN) {
         return Err(CliError::usage("standard input has no name: name the destination file"));
     }
-    let (owner, umask, onto) = (owner(), umask(), onto(args));
+    let (owner, umask, onto) = (owner(globals), umask(globals), onto(args));
     let (mut failures, mut verbose) = (globals.failures(), Verbose::new(args, globals));
     for source in sources {
         let name = Path::new(source).file_name().filter(|_| into);
@@ -214,5 +214,5 @@ fn import_one(source: &OsStr, dest: &Dest<'_>) -> Result<uext4_transfer::Result<
     let mut progress = Progress::new(OPEN_ENDED, name.into(), 0, true);
     let advance = &mut |bytes| progress.advance(bytes);
     let name = Path::new(name);
-    Ok(uext4_transfer::import_stream(name, &stdin, new_mode(), dest, advance).map(drop))
+    Ok(uext4_transfer::import_stream(name, &stdin, 0o666 & !dest.umask, dest, advance).map(drop))
 }

@@ -6,7 +6,7 @@ mod keep;
 use crate::args::{CommonArgs, Globals, SwitchArgs, choice};
 use crate::cat::Volumes;
 use crate::error::{CliError, Failures, told};
-use crate::open::{OpenHow, Operand, umask};
+use crate::open::{OpenHow, Operand, process_umask};
 use crate::out::{Elements, Out};
 use crate::progress::{BYTES, OPEN_ENDED, Progress};
 use crate::text::{self, JsonBytes};
@@ -249,7 +249,7 @@ pub fn run(args: &CpArgs, globals: &Globals) -> Result<(), CliError> {
 
 fn export(args: &CpArgs, dest: &OsStr, sources: &[&DeviceSpec]) -> uext4_transfer::Result<Export> {
     let export = Export::new(Path::new(dest), sources, args.kept.keep)?.force(args.replace);
-    let export = export.holes(args.sparse).follow(args.follow()).umask(umask());
+    let export = export.holes(args.sparse).follow(args.follow()).umask(process_umask());
     match (&args.target_directory, args.no_target_directory) {
         (Some(_), _) => export.into_directory(),
         (None, true) => Ok(export.plain()),

@@ -75,7 +75,7 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
     let volume =
         operand.volume(&OpenHow { write: write || args.create, background: args.buffered, ..how })?;
     let options = OpenOptions::new().read(true).write(write).direct(!args.buffered).truncate(args.truncate);
-    let file = open(args, &operand, &volume, options)?;
+    let file = open((args, globals), &operand, &volume, options)?;
     let mut session = Session::new(&operand, &volume, file, write, globals.json);
     session.tells_stats = args.stats;
     session.only_direct = args.direct;
@@ -85,8 +85,14 @@ pub fn run(args: &IoArgs, globals: &Globals) -> Result<(), CliError> {
 }
 
 /// Opens the file. A file to be only read is created first, since the library creates none for reading.
-fn open(args: &IoArgs, operand: &Operand, volume: &Volume, options: OpenOptions) -> Result<File, CliError> {
+fn open(
+    (args, globals): (&IoArgs, &Globals),
+    operand: &Operand,
+    volume: &Volume,
+    options: OpenOptions,
+) -> Result<File, CliError> {
     let told = |error| operand.error(error);
+    let creating = |options| creating(globals, options);
     if args.create && args.read_only {
         volume.open_file(operand.inner(), creating(OpenOptions::new().write(true))).map_err(told)?;
     }

@@ -4,7 +4,7 @@ use super::{MkfsArgs, Sparse};
 use crate::args::Globals;
 use crate::attributes::chown;
 use crate::error::{CliError, Failures};
-use crate::progress::{BYTES, Progress};
+use crate::progress::{BYTES, OPEN_ENDED, Progress};
 use crate::text;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use uext4::DeviceSpec;
 use uext4::Timestamp;
 use uext4::device::Geometry;
@@ -82,6 +82,9 @@ impl Files {
         if let Some(directory) = &args.spool {
             how.spool.clone_from(directory);
         }
+        let spooling = Mutex::new(Progress::new(OPEN_ENDED, "unpacking".into(), 0, true));
+        let spooled = move |bytes| spooling.lock().unwrap_or_else(PoisonError::into_inner).advance(bytes);
+        how.spooled = Some(Arc::new(spooled));
         how.users.clone_from(&args.user_map);
         how.groups.clone_from(&args.group_map);
         how.platform.clone_from(&args.platform);
@@ -131,7 +134,7 @@ impl Source for Files {
     }
 
     fn advance(&self, bytes: u64) {
-        self.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner).advance(bytes);
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).advance(bytes);
     }
 }
 

@@ -6,8 +6,8 @@ mod fit;
 mod missing;
 
 use crate::args::{Globals, JsonArgs};
-use crate::attributes::moment;
 use crate::error::{self, CliError};
+use crate::moment;
 use crate::open::{OpenHow, device};
 use crate::out::Out;
 use crate::text;
@@ -562,9 +562,7 @@ fn time(args: &MkfsArgs) -> mkfs::Result<Option<u64>> {
         Some(_) => return Ok(None),
         None => {}
     }
-    let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
-    let seconds = epoch.to_str().and_then(|seconds| seconds.parse().ok());
-    seconds.map(Some).ok_or_else(|| option("SOURCE_DATE_EPOCH is not a number of seconds"))
+    moment::source_date_epoch().map_err(option)
 }
 
 /// The seed of the hashes of names: the given one, or one that follows from a given UUID.

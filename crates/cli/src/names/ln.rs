@@ -76,7 +76,7 @@ pub fn run(args: &LnArgs, globals: &Globals) -> Result<(), CliError> {
     };
     let sources = words.iter().map(|word| source(word)).collect::<Result<Vec<_>, _>>()?;
     let mut changes = Changes::new(globals, args.verbose, args.common.force);
-    let caller = caller();
+    let caller = caller(globals);
     let mut all = || {
         let plain = args.no_target_directory || args.no_dereference && is_link(&mut changes, &dest)?;
         let into = destination(&mut changes, &dest, sources.len(), plain)?;
@@ -146,7 +146,7 @@ fn replace(volume: &Volume, source: &Source<'_>, new: &Dest, caller: &Caller) ->
     }
     let directory = new.path().parent().unwrap_or(Path::new("/"));
     for attempt in 0_u32.. {
-        let name = format!(".uext4-ln-{}-{attempt}", std::process::id());
+        let name = format!(".uext4-ln-{attempt}");
         let beside = directory.join(OsString::from_vec(name.into_bytes()));
         match make(volume, source, &beside, caller) {
             Err(Error::Exists) => {}

@@ -37,11 +37,11 @@ const MODE: u32 = 0o777;
 /// Runs it.
 pub fn run(args: &MkdirArgs, globals: &Globals) -> Result<(), CliError> {
     let mode = args.mode.as_deref().map(ModeChange::parse).transpose().map_err(CliError::usage)?;
-    let mode = mode.map(|mode| mode.of(MODE, true, umask()));
+    let mode = mode.map(|mode| mode.of(MODE, true, umask(globals)));
     let operands =
         args.operands.iter().map(|operand| Operand::parse(operand)).collect::<Result<Vec<_>, _>>()?;
     let mut changes = Changes::new(globals, args.verbose, args.common.force);
-    let caller = caller();
+    let caller = caller(globals);
     let mut all = || {
         for operand in &operands {
             let done = one(&mut changes, operand, args.parents, mode, &caller);

@@ -19,10 +19,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use uext4::{Caller, FileKind, Switches, Volume};
 
-/// The user who runs the command, with the mask of the shell.
-fn caller() -> Caller {
-    let (uid, gid) = owner();
-    Caller::new(uid, gid).umask(umask())
+/// The user who runs the command, with the mask of the shell; of a deterministic command, root.
+fn caller(globals: &Globals) -> Caller {
+    let (uid, gid) = owner(globals);
+    Caller::new(uid, gid).umask(umask(globals))
 }
 
 /// One step in JSON.

@@ -15,7 +15,7 @@ use crate::ground::state::Ground;
 use crate::ground::trace::Role;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
-use crate::inode::fields::{journals_data, now};
+use crate::inode::fields::journals_data;
 use crate::map::edit::{self, Form, Part};
 use crate::xattr::values;
 use std::collections::BTreeSet;
@@ -198,7 +198,8 @@ impl Files<'_> {
             if let Some(unlogged) = &self.state.unlogged {
                 unlogged.note_freed_inode();
             }
-            self.space.free_inode(blocks, &mut draft, now())?;
+            let now = self.state.clock.now();
+            self.space.free_inode(blocks, &mut draft, now)?;
             Ok(true)
         })
     }

@@ -13,7 +13,6 @@ use crate::ground::error::{Error, Result};
 use crate::ground::journaled::Journaled;
 use crate::ground::state::Ground;
 use crate::inode::edit::Change;
-use crate::inode::fields::now;
 use crate::inode::{Ext4State, Inode};
 use crate::xattr::{self, Lists};
 use uext4_ondisk::ext4::{InodeFlags, XattrEntry, XattrIndex};
@@ -103,7 +102,7 @@ impl Files<'_> {
                 }
                 if bits != 0 || capable {
                     edit.disk.mode &= !bits;
-                    edit.stamp(now(), false);
+                    edit.stamp(self.state.clock.now(), false);
                     edit.store(blocks, Change::Data)?;
                 }
                 // Under the editor lock: privileges set before this are gone, and later ones set the flag again.

@@ -11,7 +11,7 @@ use crate::ground::state::{ROOT, is_system_file};
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::Change;
-use crate::inode::fields::{CREATION_END, TIMES_END, now, storable};
+use crate::inode::fields::{CREATION_END, TIMES_END, storable};
 use crate::inode::metadata::{FileKind, Timestamp};
 use crate::inode::set_attributes::{SetAttributes, Time};
 use crate::xattr::acl;
@@ -77,7 +77,7 @@ impl Files<'_> {
                 if strips {
                     edit.disk.mode &= !privileged_bits(edit.disk.mode);
                 }
-                let now = now();
+                let now = self.state.clock.now();
                 apply(&mut edit, set, now);
                 edit.disk.flags = flags;
                 edit.disk.project = project.or(edit.disk.project);

@@ -13,7 +13,6 @@ use crate::ground::state::{Ground, ROOT, is_system_file};
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::Change;
-use crate::inode::fields::now;
 use crate::inode::metadata::FileKind;
 use crate::xattr::{AclKind, InheritedAcl, Lists, XATTR_SIZE_MAX, XattrFlags, acl};
 use uext4_ondisk::ext4::{Acl, InodeFlags, XattrIndex};
@@ -135,7 +134,7 @@ impl Files<'_> {
                 if !self.set_in(blocks, &mut edit, lists, &wanted, limited)? && edit.disk.mode == mode {
                     return Ok(());
                 }
-                edit.stamp(now(), false);
+                edit.stamp(self.state.clock.now(), false);
                 edit.store(blocks, Change::Attributes)?;
                 if let Wanted::Value {
                     space: XattrIndex::Security, name: CAPABILITY, value: Some(_), ..

@@ -25,12 +25,9 @@ use crate::ground::trace::Role;
 use crate::ground::unlogged::Unlogged;
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
-use crate::inode::fields::now;
 use crate::map::edit::{self, Form};
 use crate::xattr::{KnownAttributes, Lists, NewValue, values};
 use std::collections::BTreeMap;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::ops::Range;
 use std::thread;
 use uext4_ondisk::ext4::{
@@ -181,15 +178,14 @@ impl Files<'_> {
     /// `None`: a commit has to come first.
     fn make_value_inode(&self, wanted: &WantedValues, checksum: u32) -> Result<Option<Ino>> {
         let state = self.state;
-        let now = now();
         let new = NewInode {
             mode: MODE,
             uid: wanted.uid,
             gid: wanted.gid,
             flags: InodeFlags::EA_INODE,
-            generation: RandomState::new().hash_one(now.nanoseconds) as u32,
+            generation: state.generation(),
             links: 0,
-            now,
+            now: state.clock.now(),
             limited: false,
         };
         Journaled::run(state, "new value", credits::inode(state) + orphans::CREDITS, |blocks| {

@@ -3,6 +3,7 @@
 use crate::change::orphans::{Leftovers, survey};
 use crate::face::tick::{Background, sync_all, tick};
 use crate::face::to_device::ToDevice;
+use crate::ground::clock::Clock;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::options::VolumeOptions;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{self as blockdev, Device};
 use uext4_iomap::{Counter, Engine, FileSystem, Stats};
-use uext4_ondisk::ext4::{MmpBlock, Superblock};
+use uext4_ondisk::ext4::{MmpBlock, Superblock, Timestamp};
 
 /// An open volume. Cheap to clone; every call may come from any thread. The device is released when the last
 /// clone, file and queue are gone.
@@ -186,7 +187,8 @@ impl Volume {
         }
         let log = external::find(&superblock, &options, options.write || superblock.needs_recovery())?;
         if options.write {
-            heartbeat = heartbeat::claim(&device, &superblock, options.mmp_second)?;
+            heartbeat =
+                heartbeat::claim(&device, &superblock, options.mmp_second, Clock::new(options.fixed_time))?;
             if heartbeat.is_some() {
                 // The previous user may have changed it until the lock was taken.
                 superblock = read_superblock(&*device)?;
@@ -213,7 +215,7 @@ impl Volume {
                 }
             }));
         }
-        let ticks = options.write && options.background;
+        let ticks = options.write && options.background && options.fixed_time.is_none();
         let background =
             ticks.then(|| Background::start(engine.clone(), options.commit_interval)).transpose()?;
         Ok(Volume {
@@ -248,6 +250,12 @@ impl Volume {
             Ok(mut last) => last.finish(),
             Err(shared) => shared.end(),
         }
+    }
+
+    /// The time of all changes, if the volume was opened with [`VolumeOptions::deterministic`].
+    #[must_use]
+    pub fn fixed_time(&self) -> Option<Timestamp> {
+        self.shared.options.fixed_time
     }
 
     /// Does the periodic work: commits a transaction that is older than [`VolumeOptions::commit_interval`], and writes

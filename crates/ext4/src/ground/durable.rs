@@ -121,7 +121,7 @@ impl Ground {
         let bytes = blocks * u64::from(self.superblock.geometry.block_size()) + self.written.bytes();
         // From the value at open, so that it does not matter how often it is set.
         superblock.kbytes_written = self.superblock.kbytes_written.saturating_add(bytes >> 10);
-        stamp_time(superblock);
+        stamp_time(superblock, self.clock);
     }
 }
 

@@ -4,9 +4,10 @@
 //! that is when the log comes into use, when a close ends that, and at recovery. Changes of the superblock in a
 //! transaction leave both, as in Linux.
 
+use super::clock::Clock;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use uext4_iomap::{Counter, Counters, coarse_now_ns};
+use uext4_iomap::{Counter, Counters};
 use uext4_ondisk::ext4::Superblock;
 
 /// What was written since the volume was opened. Blocks of the log and of the cache count in the journal.
@@ -40,10 +41,8 @@ impl Written {
 ///
 /// Leaves it if its high byte would change: that byte lies in the second sector, and the checksum does not survive a
 /// power cut between two changed sectors (`seal.rs`). The byte is the same until the year 2106.
-pub(crate) fn stamp_time(superblock: &mut Superblock) {
-    // The clock of the kernel's ticks, as in Linux: time(2), which e2fsck asks, may be a tick behind the exact clock,
-    // and e2fsck complains about a write time in the future.
-    let now = coarse_now_ns() / 1_000_000_000;
+pub(crate) fn stamp_time(superblock: &mut Superblock, clock: Clock) {
+    let now = clock.seconds();
     if now >> 32 == superblock.times.written >> 32 {
         superblock.times.written = now;
     }

@@ -6,6 +6,7 @@
 pub(crate) mod blocks;
 pub(crate) mod caller;
 pub(crate) mod canvas;
+pub(crate) mod clock;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod credits;
 pub(crate) mod damage;

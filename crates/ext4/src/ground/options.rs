@@ -7,6 +7,7 @@ use std::time::Duration;
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{Ask, Device, Priority, QueueOptions as DeviceQueueOptions};
 use uext4_iomap::Switches;
+use uext4_ondisk::ext4::Timestamp;
 
 /// When reads set the time of the last access. It is kept in memory, and stored with the next change of the inode, by
 /// `fsync`, or with the times of overwrites ([`Volume::tick`](crate::Volume::tick)). Inodes that were read stay in
@@ -40,6 +41,8 @@ pub struct VolumeOptions {
     pub(crate) background: bool,
     pub(crate) reserved: bool,
     pub(crate) discard: bool,
+    /// Where the clock stands, if what is stored must not depend on the time.
+    pub(crate) fixed_time: Option<Timestamp>,
     /// Devices among which the journal is, if it is not in the volume.
     pub(crate) journals: Vec<JournalDevice>,
     pub(crate) trace: Option<Listener>,
@@ -65,6 +68,7 @@ impl VolumeOptions {
             background: false,
             reserved: false,
             discard: false,
+            fixed_time: None,
             journals: Vec::new(),
             trace: None,
             mmp_second: Duration::from_secs(1),
@@ -162,6 +166,16 @@ impl VolumeOptions {
     #[must_use]
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+
+    /// What is stored follows from the volume and the calls alone, byte for byte: all times are `time` (from 1970 on),
+    /// numbers drawn for new inodes follow from the volume, no thread commits ([`VolumeOptions::background`] has no
+    /// effect), and multi-mount protection notes no host. That holds for calls of one thread without queues, none of
+    /// them [`Volume::tick`](crate::Volume::tick).
+    #[must_use]
+    pub fn deterministic(mut self, time: Timestamp) -> Self {
+        self.fixed_time = Some(time);
         self
     }
 

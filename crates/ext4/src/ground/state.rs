@@ -1,5 +1,6 @@
 //! The state of an open volume, below its inodes.
 
+use super::clock::Clock;
 use super::damage::DescriptorDamage;
 use super::last_descriptor::LastDescriptor;
 use super::lifetime::Written;
@@ -12,17 +13,22 @@ use super::tracking::Tracking;
 use super::unlogged::Unlogged;
 use super::zones::SystemZones;
 use crate::ground::known::KnownNames;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use uext4_blockdev::Device;
 use uext4_buffer::BufferCache;
 use uext4_jbd2::{DeviceMap, Journal, JournalInfo};
 use uext4_ondisk::Ino;
+use uext4_ondisk::checksum::csum;
 use uext4_ondisk::ext4::{MmpBlock, Superblock};
 
 /// An open volume, below its inodes.
 pub(crate) struct Ground {
     pub(crate) superblock: Arc<Superblock>,
+    pub(crate) clock: Clock,
+    /// Generation numbers given so far, if the clock stands.
+    pub(crate) generations: AtomicU32,
     pub(crate) cache: BufferCache,
     pub(crate) zones: SystemZones,
     /// Names that were looked up.
@@ -76,6 +82,17 @@ impl Ground {
 }
 
 impl Ground {
+    /// The generation number of a new inode: arbitrary, and another one than that of an earlier inode of the same
+    /// number. If the clock stands, it follows from the volume and from how many came before.
+    pub(crate) fn generation(&self) -> u32 {
+        if self.clock.fixed().is_none() {
+            return RandomState::new().hash_one(self.clock.now().nanoseconds) as u32;
+        }
+        let count = self.generations.fetch_add(1, Ordering::Relaxed);
+        let seed = csum(csum(!0, &self.superblock.uuid), &self.superblock.kbytes_written.to_le_bytes());
+        csum(seed, &count.to_le_bytes())
+    }
+
     /// The device that holds the log, if there is one.
     pub(crate) fn log_device(&self) -> &Arc<dyn Device> {
         self.external_log.as_ref().map_or(self.cache.device(), DeviceMap::own_device)

@@ -1,6 +1,6 @@
 //! The time of the last access, which reads keep in memory.
 
-use super::{Inode, timestamp};
+use super::Inode;
 use crate::ground::options::Atime;
 use crate::ground::state::Ground;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ impl Inode {
             Atime::Strict => true,
             Atime::Relatime => {
                 let changed = found.modified.max(found.changed);
-                changed >= found.accessed || timestamp(now).seconds - found.accessed.seconds >= DAY
+                changed >= found.accessed || self.clock.at(now).seconds - found.accessed.seconds >= DAY
             }
         };
         if due && !found.flags.contains(InodeFlags::NOATIME) {

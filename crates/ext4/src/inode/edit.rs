@@ -1,10 +1,10 @@
 //! Editing an inode: one editor at a time, and readers see each change as a whole.
 
+use super::Inode;
 use super::core::{InodeValue, Told};
 use super::draft::Draft;
 use super::fields::{TIMES_END, storable};
 use super::metadata::FileKind;
-use super::{Inode, timestamp};
 use crate::ground::blocks::Blocks;
 use crate::ground::error::Result;
 use crate::ground::order::{Rank, Taken};
@@ -44,14 +44,14 @@ impl Inode {
         let mut draft = Draft::load_at(blocks, self.ino(), self.place(blocks.ground()))?;
         draft.check_quota(blocks)?;
         let mut told = self.disk().told;
-        let (written, accessed) = (self.state.gate.last_write_ns(), self.last_access.ns());
+        let (written, accessed) = self.noted();
         if written > told.written_ns {
             told.written_ns = written;
-            draft.stamp(timestamp(written), true);
+            draft.stamp(self.clock.at(written), true);
         }
         if accessed > told.accessed_ns {
             told.accessed_ns = accessed;
-            draft.disk.accessed = storable(timestamp(accessed), draft.disk.extra_isize, TIMES_END);
+            draft.disk.accessed = storable(self.clock.at(accessed), draft.disk.extra_isize, TIMES_END);
         }
         Ok(Edit { inode: self, draft, told, _turn: turn, _taken: taken })
     }

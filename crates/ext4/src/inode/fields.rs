@@ -3,7 +3,6 @@
 use super::draft::Draft;
 use crate::ground::error::{Error, Limit, Result};
 use crate::ground::state::Ground;
-use uext4_iomap::coarse_now_ns;
 use uext4_ondisk::ext4::{
     FileType, Incompat, IndirectLayout, Inode as DiskInode, InodeFlags, RoCompat, Superblock, Timestamp,
     update_inode_checksum,
@@ -68,12 +67,6 @@ pub(crate) const TIMES_END: u16 = 16;
 pub(crate) const CREATION_END: u16 = 24;
 /// With at least this many bytes, the record has the upper 32 bits of the version.
 const VERSION_END: u16 = 28;
-
-/// The current time. The clock is the one that overwrites use, so that a file that is written right after a change is
-/// not older than that change. It advances every few milliseconds.
-pub(crate) fn now() -> Timestamp {
-    super::timestamp(coarse_now_ns())
-}
 
 /// `time` clamped to what the record can store. It has the time's extra field if `extra_isize` is at least `end`. The
 /// first and the last second have no nanoseconds, as in Linux.

@@ -20,6 +20,7 @@ mod tests;
 
 pub(crate) use cache::Ext4State;
 
+use crate::ground::clock::Clock;
 use crate::ground::error::{Error, Result};
 use crate::ground::known::DirectoryId;
 use crate::ground::state::{Ground, is_system_file};
@@ -28,7 +29,7 @@ use claims::Claims;
 use core::InodeValue;
 use fields::{journals_data, maps_extents};
 use leave::Leave;
-use metadata::{FileKind, Metadata, Timestamp};
+use metadata::{FileKind, Metadata};
 use parking_lot::{Mutex, RwLock};
 use places::PointerPlaces;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ use uext4_ondisk::{Corrupt, CorruptKind, Group, Ino, Pblk};
 pub struct Inode {
     ino: Ino,
     kind: FileKind,
+    /// That of the volume.
+    clock: Clock,
     /// It holds the value of an attribute (the flag does not change while the inode lives).
     holds_value: bool,
     core: Mutex<Arc<InodeValue>>,
@@ -183,24 +186,30 @@ impl Inode {
     pub(crate) fn metadata(&self, ground: &Ground) -> Metadata {
         let core = self.disk();
         let mut metadata = ground.metadata_of(self.ino, &core, self.kind);
-        let written = self.state.gate.last_write_ns();
+        let (written, accessed) = self.noted();
         if written > core.told.written_ns {
-            (metadata.modified, metadata.changed) = (timestamp(written), timestamp(written));
+            (metadata.modified, metadata.changed) = (self.clock.at(written), self.clock.at(written));
         }
         if self.kind == FileKind::Regular {
             // Buffered writes may have gone past the end that the record has.
             metadata.size = metadata.size.max(self.state.visible_size());
         }
-        if self.last_access.ns() > core.told.accessed_ns {
-            metadata.accessed = timestamp(self.last_access.ns());
+        if accessed > core.told.accessed_ns {
+            metadata.accessed = self.clock.at(accessed);
         }
         metadata
     }
 
+    /// When it was last overwritten and read, as the volume's clock counts moments.
+    fn noted(&self) -> (u64, u64) {
+        let clock = self.clock;
+        (clock.moment(self.state.gate.last_write_ns()), clock.moment(self.last_access.ns()))
+    }
+
     /// Whether it was overwritten or read since its record got its times.
     pub(crate) fn has_untold_times(&self) -> bool {
-        let told = self.disk().told;
-        self.state.gate.last_write_ns() > told.written_ns || self.last_access.ns() > told.accessed_ns
+        let (told, (written, accessed)) = (self.disk().told, self.noted());
+        written > told.written_ns || accessed > told.accessed_ns
     }
 
     /// Whether the last scan that wrote its times is at least `age` ago; if so, this scan counts as the last one.
@@ -225,11 +234,6 @@ impl Inode {
         let named = 128;
         size_of::<Inode>() + core + named + self.pointer_places.bytes() + self.state.heap_bytes()
     }
-}
-
-/// A time recorded by a gate.
-fn timestamp(ns: u64) -> Timestamp {
-    Timestamp { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
 }
 
 /// Refuses inodes that hold attribute values, as the kernel does: they are reached through attributes only.

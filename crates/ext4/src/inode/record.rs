@@ -136,6 +136,7 @@ impl Ground {
         Inode {
             ino,
             kind,
+            clock: self.clock,
             holds_value,
             core,
             editing,

@@ -1,4 +1,7 @@
 //! Writes a laid-out volume to the device: everything but the primary superblock, a flush, the superblock, a flush.
+//!
+//! The sector with the superblock's magic number is written first, as zeros, and last, alone both times: a device
+//! writes a sector whole or not at all, so a power cut leaves the old volume, none, or the new one.
 
 use super::error::{Error, Result};
 use super::layout::Layout;
@@ -19,6 +22,8 @@ const HELD_MAX: usize = 64 << 20;
 const DISCARD: u64 = 2 << 30;
 /// Number of writer threads.
 const THREADS: usize = 8;
+/// Bytes that every device writes whole or not at all.
+const SECTOR: u64 = 512;
 /// Bytes wiped at the start of the device, where signatures of other file systems could survive the format.
 const FRONT: u64 = 256 << 10;
 /// Bytes wiped at the end, where MD keeps its superblock: the last whole unit of this size and everything after it.
@@ -113,6 +118,15 @@ impl<'d> Writer<'d> {
         Ok(())
     }
 
+    /// Writes bytes that are no whole block.
+    fn put_at(&mut self, pos: u64, bytes: &[u8]) -> Written<()> {
+        let mut buffer = BufferPool::new(REQUEST)?.take(REQUEST)?;
+        let none = VolumeError::OutOfMemory { bytes: REQUEST as u64 };
+        let piece = buffer.get_mut(..bytes.len()).ok_or(none)?;
+        piece.copy_from_slice(bytes);
+        Ok(self.device.write_at(piece, pos, WriteDurability::Cached)?)
+    }
+
     fn zero_blocks(&mut self, block: u64, count: u64) -> Written<()> {
         self.zero(block * self.block as u64, count * self.block as u64)
     }
@@ -172,9 +186,9 @@ impl Course<'_> {
 
     fn clear(&mut self) -> Written<()> {
         let device = self.writer.device;
-        // First the old superblock alone: nothing that is still a volume loses a part.
-        let superblock = (2 * SUPERBLOCK_OFFSET).max(self.writer.block as u64);
-        self.writer.zero(0, superblock.min(self.size()))?;
+        // First the sector with the magic number alone: nothing that is still a volume loses a part.
+        let (start, length) = self.magic();
+        self.writer.zero(start, length)?;
         device.flush()?;
         self.clear_front()?;
         // The old contents are durably gone before any new structure is written among them.
@@ -201,6 +215,12 @@ impl Course<'_> {
         self.primary()?;
         device.flush()?;
         Ok(self.layout.superblock)
+    }
+
+    /// The sector with the magic number: first byte, length.
+    fn magic(&self) -> (u64, u64) {
+        let unit = u64::from(self.writer.device.geometry().logical_block).max(SECTOR);
+        (SUPERBLOCK_OFFSET / unit * unit, unit)
     }
 
     /// The size of the volume in bytes.
@@ -419,8 +439,17 @@ impl Course<'_> {
         let (block, offset) = self.layout.superblock.geometry.superblock_position();
         debug_assert_eq!(block.get() * self.writer.block as u64 + u64::from(offset), SUPERBLOCK_OFFSET);
         self.layout.superblock.encode(bytes.get_mut(offset as usize..).unwrap_or_default())?;
-        self.writer.put(block.get(), &bytes)?;
-        self.writer.send()
+        let (start, length) = self.magic();
+        let at = (start - block.get() * self.writer.block as u64) as usize;
+        let sector = bytes.get_mut(at..at + length as usize).unwrap_or_default();
+        let magic = sector.to_vec();
+        sector.fill(0);
+        if bytes.iter().any(|&byte| byte != 0) {
+            self.writer.put(block.get(), &bytes)?;
+            self.writer.send()?;
+            self.writer.device.flush()?;
+        }
+        self.writer.put_at(start, &magic)
     }
 }
 

@@ -11,12 +11,13 @@
 
 use super::mmp::{in_use, read};
 use super::on_device::write_bytes;
+use crate::ground::clock::Clock;
 use crate::ground::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use uext4_blockdev::Device;
 use uext4_ondisk::ext4::{MmpBlock, MmpOwner, Superblock};
 
@@ -44,6 +45,7 @@ struct Block {
     superblock: Superblock,
     /// Length of a second; shorter in tests.
     second: Duration,
+    clock: Clock,
     state: Mutex<State>,
     told: Condvar,
 }
@@ -68,10 +70,6 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
 /// Claims the volume, if it has the feature. May take a minute if the last owner did not release it.
 ///
 /// # Errors
@@ -81,6 +79,7 @@ pub(crate) fn claim(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
     second: Duration,
+    clock: Clock,
 ) -> Result<Option<Heartbeat>> {
     let Some(found) = read(&**device, superblock)? else { return Ok(None) };
     let update = superblock.mmp.interval.max(1);
@@ -93,12 +92,17 @@ pub(crate) fn claim(
         MmpOwner::Checker | MmpOwner::Unknown(_) => return Err(in_use(&found, superblock)),
     };
     stands_still(device, superblock, found, wait)?;
-    let locator = device.describe().locator;
-    // For people to read.
-    let node = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (node, locator) = match clock.fixed() {
+        // For people to read; it stays in the block.
+        None => (
+            std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(),
+            device.describe().locator,
+        ),
+        Some(_) => Default::default(),
+    };
     let written = MmpBlock {
         sequence: (RandomState::new().hash_one(found.sequence) % u64::from(SEQUENCE_MAX)) as u32 + 1,
-        time: now(),
+        time: clock.seconds(),
         node_name: text(node.trim_end()),
         device_name: text(locator.rsplit('/').next().unwrap_or_default()),
         check_interval: update.saturating_mul(2).max(CHECK_MIN),
@@ -108,6 +112,7 @@ pub(crate) fn claim(
         device: device.clone(),
         superblock: superblock.clone(),
         second,
+        clock,
         state: Mutex::new(state),
         told: Condvar::new(),
     });
@@ -178,7 +183,7 @@ impl Block {
     fn refresh(&self, state: &mut State) -> Result<()> {
         self.is_ours(state)?;
         let sequence = state.written.sequence % SEQUENCE_MAX + 1;
-        let next = MmpBlock { sequence, time: now(), ..state.written };
+        let next = MmpBlock { sequence, time: self.clock.seconds(), ..state.written };
         self.write(&next)?;
         state.written = next;
         Ok(())
@@ -225,7 +230,8 @@ impl Heartbeat {
         // The interval that mke2fs writes: no owner, so no wait.
         let check_interval = self.block.superblock.mmp.interval;
         let sequence = MmpBlock::clean(0).sequence;
-        self.block.write(&MmpBlock { sequence, check_interval, time: now(), ..state.written })?;
+        let time = self.block.clock.seconds();
+        self.block.write(&MmpBlock { sequence, check_interval, time, ..state.written })?;
         Ok(self.block.device.flush()?)
     }
 }

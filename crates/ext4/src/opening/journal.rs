@@ -119,6 +119,7 @@ fn begin(state: &mut Ext4State, log: Arc<dyn LogMap>, mut info: JournalInfo, wri
             wide: features.incompat.contains(Incompat::BIT64),
             checksums: features.metadata_csum(),
             fast_commits: makes_fast_commits(&state.superblock),
+            time: state.clock.of_commits(),
         };
         let (cache, committed) = (state.cache.clone(), state.committed.clone());
         let journal = Journal::open_with(cache, log, committed, &options)?;

@@ -33,6 +33,7 @@
 //! `needs_recovery` the log's contents are lost and the files are out of date: reading and writing are refused, by the
 //! error that names the damage. (The kernel refuses too unless mounted with `noload`; e2fsck discards the journal.)
 
+use crate::ground::clock::Clock;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::groups::for_each_descriptor;
@@ -89,7 +90,7 @@ pub(crate) fn recover(devices: Devices, superblock: Superblock, options: &Volume
     match prepare(&devices, superblock, options)? {
         Prepared::Ready(ready) => Ok(*ready),
         Prepared::ToWrite { pending, mut info } => {
-            pending.apply(&devices)?;
+            pending.apply(&devices, Clock::new(options.fixed_time))?;
             info.needed = false;
             if info.state == RecoveryState::Overlay {
                 info.state = RecoveryState::Replayed;
@@ -311,7 +312,7 @@ impl Pending {
         let written = (self.recovery.blocks().len() + 2 * self.changes.len()) as u64;
         let kbytes = written * u64::from(self.superblock.geometry.block_size() >> 10);
         self.superblock.kbytes_written = self.superblock.kbytes_written.saturating_add(kbytes);
-        stamp_time(&mut self.superblock);
+        stamp_time(&mut self.superblock, view.clock);
         let before = self.cleared.clone();
         encode(&self.superblock, &mut self.cleared)?;
         seal(&before, &mut self.cleared);
@@ -319,7 +320,7 @@ impl Pending {
     }
 
     /// Writes everything, in the order of the module's documentation.
-    fn apply(&self, devices: &Devices) -> Result<()> {
+    fn apply(&self, devices: &Devices, clock: Clock) -> Result<()> {
         let (device, log) = (&*devices.volume, &*self.log);
         let log_device = &**devices.log_device();
         let journal = self.recovery.info();
@@ -334,7 +335,7 @@ impl Pending {
         device.flush()?;
         let mut sequence = self.recovery.settled_sequence();
         if !self.changes.is_empty() {
-            let stored = self.recovery.convert(device, log, &self.changes)?;
+            let stored = self.recovery.convert(device, log, &self.changes, clock.of_commits())?;
             stored.write_home(device, log, &mut adjust)?;
             device.flush()?;
             sequence = stored.settled_sequence();

@@ -3,6 +3,7 @@
 use super::external::Devices;
 use super::{journal, mmp};
 use crate::change::orphans::survey;
+use crate::ground::clock::Clock;
 use crate::ground::error::Result;
 use crate::ground::features;
 use crate::ground::known::KnownNames;
@@ -17,7 +18,7 @@ use crate::ground::zones::SystemZones;
 use crate::inode::Ext4State;
 use crate::opening::superblock::check_device;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use uext4_buffer::{BufferCache, CacheOptions};
 use uext4_ondisk::ext4::Superblock;
 
@@ -54,6 +55,8 @@ pub(super) fn bare(devices: Devices, superblock: Superblock, options: &VolumeOpt
     cache_options.budget_bytes = options.metadata_budget;
     let discards = options.discard && options.write && device.capabilities().discard;
     let ground = Ground {
+        clock: Clock::new(options.fixed_time),
+        generations: AtomicU32::new(0),
         nodes_left: AtomicU64::new(0),
         zones: SystemZones::new(superblock.geometry.usable_blocks()),
         free_clusters: 0,

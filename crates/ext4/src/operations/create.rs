@@ -17,13 +17,10 @@ use crate::ground::quota::Ids;
 use crate::ground::state::ROOT;
 use crate::ground::unlogged::Unlogged;
 use crate::inode::draft::Draft;
-use crate::inode::fields::now;
 use crate::inode::metadata::FileKind;
 use crate::inode::{Ext4State, Inode};
 use crate::seam::Ext4;
 use crate::xattr::{InheritedAcl, acl};
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
 use uext4_ondisk::ext4::{DefaultMountOptions, InodeFlags, RoCompat};
@@ -252,15 +249,14 @@ pub(super) fn describe(
         _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
     };
     let acl = default.map(|default| InheritedAcl::new(default, mode, kind == FileKind::Directory));
-    let now = now();
     let fields = NewInode {
         mode: kind.mode_bits() | acl.as_ref().map_or(mode, |acl| acl.mode),
         uid: new.caller.uid,
         gid,
         flags: directory.flags & inherited,
-        generation: RandomState::new().hash_one(now.nanoseconds) as u32,
+        generation: state.generation(),
         links: if kind == FileKind::Directory { 2 } else { 1 },
-        now,
+        now: state.clock.now(),
         limited: new.limited,
     };
     Ok((fields, acl))

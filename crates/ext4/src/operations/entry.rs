@@ -32,7 +32,7 @@ use crate::ground::tracking::{ChangedName, NameChange};
 use crate::inode::Inode;
 use crate::inode::draft::Draft;
 use crate::inode::edit::{Change, Edit, edit_several};
-use crate::inode::fields::{LINKS_MAX, count_subdirectory, now};
+use crate::inode::fields::{LINKS_MAX, count_subdirectory};
 use crate::inode::metadata::FileKind;
 use std::sync::Arc;
 use uext4_ondisk::Ino;
@@ -120,7 +120,8 @@ pub(crate) fn change<T>(
     let outcome = Journaled::run(files.state, "names", plan.credits(files), |blocks| {
         let taken: Vec<&Inode> = inodes.iter().map(|inode| &***inode).collect();
         let parts = edit_several(blocks, &taken)?.into_iter().map(Part::new).collect();
-        let mut inside = Step { blocks, files, directories, parts, now: now(), told: Some(Vec::new()) };
+        let now = files.state.clock.now();
+        let mut inside = Step { blocks, files, directories, parts, now, told: Some(Vec::new()) };
         match step(&mut inside)? {
             Ok(done) => Ok(Ok((done, inside.finish()?))),
             Err(refused) => Ok(Err(refused)),

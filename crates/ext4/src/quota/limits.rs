@@ -11,16 +11,10 @@ use crate::ground::blocks::Blocks;
 use crate::ground::error::{Error, QuotaLimit, Result};
 use crate::ground::quota::{Allowance, Ids, Quota, QuotaFile};
 use crate::inode::draft::Draft;
-use crate::inode::fields::now;
 use uext4_ondisk::ext4::{QUOTA_ENTRY_SIZE, QuotaEntry};
 
 /// Bytes of the unit of limits of space.
 const UNIT: u64 = 1024;
-
-/// Seconds since 1970.
-pub(super) fn seconds() -> u64 {
-    u64::try_from(now().seconds).unwrap_or(0)
-}
 
 /// The limit that holds now; `None` if there is none. `until`: when the soft limit becomes hard, 0 if it is not
 /// exceeded.
@@ -73,7 +67,7 @@ impl QuotaFile {
 impl Quota {
     /// How much those whom an inode is charged to may still use.
     fn allowance(&self, blocks: &impl Blocks, ids: Ids, used: u64) -> Result<Option<Allowance>> {
-        let now = seconds();
+        let now = blocks.ground().clock.seconds();
         let mut least: Option<Allowance> = None;
         for file in &self.files {
             let id = ids.of(file.kind);
@@ -98,7 +92,7 @@ impl Quota {
         but: Option<Ids>,
         bytes: u64,
     ) -> Result<()> {
-        let now = seconds();
+        let now = blocks.ground().clock.seconds();
         for file in &self.files {
             let id = ids.of(file.kind);
             if but.is_some_and(|but| but.of(file.kind) == id) {

@@ -107,10 +107,10 @@ impl Quota {
     ) -> Result<()> {
         let (Some(id), true) = (id, delta != Delta::default()) else { return Ok(()) };
         let Some(place) = file.place(blocks, id)? else { return Ok(()) };
-        let grace = file.grace();
+        let (grace, now) = (file.grace(), blocks.ground().clock.seconds());
         file.update(blocks, place, |entry| {
             delta.apply(entry);
-            limits::set_timers(entry, grace, limits::seconds());
+            limits::set_timers(entry, grace, now);
         })
     }
 

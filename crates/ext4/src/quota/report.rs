@@ -1,7 +1,7 @@
 //! Lists of what is used, and changes of limits.
 
 use super::files;
-use super::limits::{seconds, set_timers};
+use super::limits::set_timers;
 use crate::change::Files;
 use crate::ground::blocks::Blocks;
 use crate::ground::direct::Direct;
@@ -166,7 +166,7 @@ impl Files<'_> {
                     quota.wanted.lock().insert((kind, id));
                     return Ok(Err(Error::NoSpace));
                 };
-                let (grace, now) = (file.grace(), seconds());
+                let (grace, now) = (file.grace(), self.state.clock.seconds());
                 file.update(blocks, place, |entry| {
                     (entry.blocks_soft, entry.blocks_hard) = (limits.blocks_soft, limits.blocks_hard);
                     (entry.inodes_soft, entry.inodes_hard) = (limits.inodes_soft, limits.inodes_hard);

@@ -20,9 +20,9 @@
 use super::reader::LogReader;
 use super::{LogEnd, Recovery, Replay};
 use crate::io::{escaped_head, transfer, transfer_buffer};
+use crate::log_writer::system_time;
 use crate::{Error, LogMap, Result};
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 use uext4_blockdev::{Buffer, Device, WriteDurability};
 use uext4_ondisk::jbd2::{
     BlockHeader, CommitBlock, JournalSuperblock, LogChecksums, LogFormat, MAGIC, Tag, TagFlags,
@@ -46,6 +46,8 @@ struct Writer<'a> {
     next: u32,
     buffer: Buffer,
     checksum: TransactionChecksum,
+    /// In the commit block.
+    time: (u64, u32),
 }
 
 impl Recovery {
@@ -70,12 +72,18 @@ impl Recovery {
 
     /// Makes `changes` the only transaction of the log (on its own device or on `device`), in place of the fast
     /// commits. The earlier contents of the log must be durable at home. Returns the new recovery; none of its blocks
-    /// is written home yet.
+    /// is written home yet. `time` is that of the transaction, as in [`crate::JournalOptions::time`].
     ///
     /// # Errors
     /// [`Error::FastCommitRoom`], and [`Error::Corrupt`] for a block of the log itself, before anything is written;
     /// the device's, after which recovery finds either the fast commits or the transaction.
-    pub fn convert(&self, device: &dyn Device, log: &dyn LogMap, changes: &Changes) -> Result<Recovery> {
+    pub fn convert(
+        &self,
+        device: &dyn Device,
+        log: &dyn LogMap,
+        changes: &Changes,
+        time: Option<(u64, u32)>,
+    ) -> Result<Recovery> {
         self.check_room(changes.len())?;
         let device = log.device().map_or(device, |own| &**own);
         if let Some(home) = changes.keys().find(|home| log.holds(**home)) {
@@ -93,6 +101,7 @@ impl Recovery {
             next: info.superblock.first,
             buffer: transfer_buffer(size)?,
             checksum: TransactionChecksum::default(),
+            time: time.unwrap_or_else(system_time),
         };
         writer.erase(info.superblock.first..info.superblock.log_end())?;
         (info.superblock.start, info.superblock.sequence) = (info.superblock.first, sequence.sequence());
@@ -220,8 +229,7 @@ impl Writer<'_> {
 
     fn commit(&mut self) -> Result<()> {
         let place = self.take()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (seconds, nanoseconds) = (now.as_secs(), now.subsec_nanos());
+        let (seconds, nanoseconds) = self.time;
         let commit = CommitBlock { sequence: self.sequence, seconds, nanoseconds, ..CommitBlock::default() };
         let summed = self.format.checksums == LogChecksums::Transaction;
         let commit = if summed { commit.with_checksum(self.checksum) } else { commit };

@@ -2,7 +2,7 @@
 
 use super::error::GatherCause;
 use super::tar::has_checksum;
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::decoding::errors::ReadFrameHeaderError::SkipFrame;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -13,6 +13,8 @@ pub const LOOK: usize = 512;
 /// Bytes of a window that zstd may ask for: what `zstd -d` allows.
 const WINDOW_MAX: u64 = 128 << 20;
 const BUFFER: usize = 128 << 10;
+/// Zeros that may follow the data of gzip.
+const PADDING_MAX: usize = 64 << 20;
 
 /// How data is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +63,58 @@ impl Compression {
     pub fn decode<'a>(self, from: impl Read + 'a) -> Box<dyn Read + 'a> {
         match self {
             Compression::None => Box::new(from),
-            Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, from))),
+            Compression::Gzip => Box::new(Members::new(from)),
             Compression::Zstd => Box::new(Frames::new(from)),
+        }
+    }
+}
+
+/// Members of gzip, one after the other. Zeros may follow the last, as tapes and block devices add them: gzip(1)
+/// ignores them.
+struct Members<R: Read> {
+    /// `None` after the last.
+    member: Option<GzDecoder<BufReader<R>>>,
+}
+
+impl<R: Read> Members<R> {
+    fn new(from: R) -> Self {
+        Members { member: Some(GzDecoder::new(BufReader::with_capacity(BUFFER, from))) }
+    }
+
+    /// What follows a member: another one, or the end.
+    fn next(mut from: BufReader<R>) -> io::Result<Option<GzDecoder<BufReader<R>>>> {
+        match from.fill_buf()? {
+            [] => return Ok(None),
+            [0, ..] => {}
+            _ => return Ok(Some(GzDecoder::new(from))),
+        }
+        let mut zeros = 0;
+        loop {
+            let bytes = from.fill_buf()?;
+            let length = bytes.len();
+            if length == 0 {
+                return Ok(None);
+            }
+            zeros += length;
+            if zeros > PADDING_MAX || bytes.iter().any(|&byte| byte != 0) {
+                let what = "something else than a few zeros behind the end of gzip's data";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            from.consume(length);
+        }
+    }
+}
+
+impl<R: Read> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let Some(member) = &mut self.member else { return Ok(0) };
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            let ended = self.member.take().map(GzDecoder::into_inner);
+            self.member = ended.map(Self::next).transpose()?.flatten();
         }
     }
 }

@@ -47,7 +47,7 @@ impl<'a> HostWalk<'a> {
         store: u32,
         failures: &'a mut Failures,
     ) -> Self {
-        let tree = HostTree { base, devices, how: (true, Follow::Sources, Holes::Source) };
+        let tree = HostTree { base, devices, how: (true, Follow::Sources, Holes::Source), in_turn: false };
         HostWalk { tree, draft, store, linked: HashMap::new(), fakeroot, failures }
     }
 

@@ -49,6 +49,7 @@ use spool::Spool;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use steps::Through;
 use uext4::Timestamp;
@@ -77,6 +78,8 @@ pub struct GatherOptions {
     /// Where the temporary file is, which takes the contents of pipes and of compressed archives. The default is
     /// [`std::env::temp_dir`].
     pub spool: PathBuf,
+    /// Called with bytes of contents that were written to it.
+    pub spooled: Option<Arc<dyn Fn(u64) + Send + Sync>>,
     /// The devices under the volume, which are not gathered.
     pub devices: Devices,
     /// The platform of images that are for several: `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`, in the words of
@@ -97,6 +100,7 @@ impl Default for GatherOptions {
             bytes_max: None,
             memory_max: MEMORY_MAX,
             spool: std::env::temp_dir(),
+            spooled: None,
             devices: Devices::default(),
             platform: None,
         }
@@ -203,7 +207,7 @@ impl Gathering {
         let (contents, from) = match opened {
             Opened::InPlace(file, _, size) => (Contents::InPlace(number), From::File(file, size)),
             Opened::Stream(stream, compression) => {
-                let spooled = spooled(&mut self.spool, &mut self.stores, &self.options.spool);
+                let spooled = spooled(&mut self.spool, &mut self.stores, &self.options);
                 let (spool, number) = spooled.map_err(|cause| GatherError::new(name, cause))?;
                 let decoded = compression.decode(stream);
                 (Contents::Spooled(spool, number), From::Stream(oci::hashed(decoded, hash)))
@@ -259,14 +263,14 @@ impl Gathering {
 fn spooled<'s>(
     spool: &'s mut Option<(Spool, u32)>,
     stores: &mut Vec<Store>,
-    directory: &Path,
+    options: &GatherOptions,
 ) -> Result<(&'s mut Spool, u32), GatherCause> {
     let (spool, number) = match spool.take() {
         Some(made) => spool.insert(made),
         None => {
-            let made = Spool::new(directory)?;
+            let made = Spool::new(&options.spool, options.spooled.clone())?;
             let number = stores.len() as u32;
-            stores.push(Store { name: directory.to_owned(), kind: StoreKind::Spool(made.file()) });
+            stores.push(Store { name: options.spool.clone(), kind: StoreKind::Spool(made.file()) });
             spool.insert((made, number))
         }
     };

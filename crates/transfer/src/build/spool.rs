@@ -17,12 +17,17 @@ pub struct Spool {
     /// Written, with what is still in memory.
     end: u64,
     pending: Vec<u8>,
+    /// Called with bytes that were written.
+    advance: Option<Advance>,
 }
 
+/// Hears of bytes as they are done.
+pub type Advance = Arc<dyn Fn(u64) + Send + Sync>;
+
 impl Spool {
-    pub fn new(directory: &Path) -> Result<Spool, GatherCause> {
+    pub fn new(directory: &Path, advance: Option<Advance>) -> Result<Spool, GatherCause> {
         let file = unnamed(directory).map_err(GatherCause::io("make a temporary file"))?;
-        Ok(Spool { file: Arc::new(file), end: 0, pending: Vec::with_capacity(STEP) })
+        Ok(Spool { file: Arc::new(file), end: 0, pending: Vec::with_capacity(STEP), advance })
     }
 
     pub fn file(&self) -> Arc<File> {
@@ -47,6 +52,9 @@ impl Spool {
 
     pub fn flush(&mut self) -> Result<(), GatherCause> {
         let written = (&*self.file).write_all(&self.pending);
+        if let Some(advance) = &self.advance {
+            advance(self.pending.len() as u64);
+        }
         self.pending.clear();
         written.map_err(GatherCause::io("write to the temporary file"))
     }

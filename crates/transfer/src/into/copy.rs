@@ -1,6 +1,6 @@
 //! The walk: directories are made when they are entered, and get their attributes when they are left.
 
-use super::made::{self, Links};
+use super::made::{self, HOST, Links};
 use super::origin::{Item, Origin};
 use super::pool::{self, Job, Pool, Told};
 use super::{ImportOptions, inside};
@@ -10,13 +10,15 @@ use crate::import::{Dest, fill};
 use crate::options::Follow;
 use std::collections::HashSet;
 use std::path::Path;
-use uext4::{FileKind, Ino, Node, NodeKind, Volume};
+use uext4::{FileKind, Ino, Node, NodeKind, Timestamp, Volume};
 
 /// The copy of one source.
 pub struct Copier<'a, O: Origin> {
     pub volume: &'a Volume,
     pub options: &'a ImportOptions,
     pub origin: &'a O,
+    /// The time of the volume, if it is changed deterministically.
+    pub fixed: Option<Timestamp>,
     /// Of the tree, among those whose hard links are known.
     pub number: usize,
     /// If the tree is on the volume that is copied into: that directory and those above it.
@@ -85,7 +87,7 @@ impl<O: Origin> Copier<'_, O> {
     /// Copies the root of the tree under a name in `directory`, or its contents into the directory itself.
     pub fn run(&mut self, directory: &Node, name: Option<&[u8]>) -> Result<()> {
         let thing = self.origin.root()?;
-        let item = self.origin.item(&thing).clone();
+        let item = self.item(&thing);
         let mut paths = Paths::default();
         join(&mut paths.copy, name.unwrap_or_default());
         if item.kind != FileKind::Directory {
@@ -131,6 +133,17 @@ impl<O: Origin> Copier<'_, O> {
         self.finish()
     }
 
+    /// The attributes of something in the tree, with the times that its copy may have.
+    fn item(&self, thing: &O::Thing) -> Item {
+        let mut item = self.origin.item(thing).clone();
+        if let Some(fixed) = self.fixed {
+            item.modified = item.modified.min(fixed);
+            // On the host, looking at a file changes when it was last read.
+            item.accessed = if self.number == HOST { item.modified } else { item.accessed.min(fixed) };
+        }
+        item
+    }
+
     /// An error of the copy.
     fn at(&self, paths: &Paths, cause: impl Into<Cause>) -> Error {
         Error::destination(self.below(paths), cause)
@@ -153,7 +166,7 @@ impl<O: Origin> Copier<'_, O> {
         paths: &Paths,
     ) -> Result<Option<Level<O::Thing>>> {
         let thing = self.origin.child(from, name, &paths.source)?;
-        let item = self.origin.item(&thing).clone();
+        let item = self.item(&thing);
         match item.kind {
             FileKind::Directory => self.enter(thing, &item, to, Some(name), paths).map(Some),
             _ => self.leaf(thing, &item, to, name, paths).map(|()| None),
@@ -205,15 +218,18 @@ impl<O: Origin> Copier<'_, O> {
         let observer = &mut *self.observer;
         let names = self.origin.names(&thing, &paths.source, &mut |error| observer.trouble(error));
         // Without its names it is still a directory with attributes.
-        let names = names.unwrap_or_else(|error| {
+        let mut names = names.unwrap_or_else(|error| {
             observer.trouble(error);
             Vec::new()
         });
+        if self.fixed.is_some() {
+            names.sort_unstable();
+        }
         Ok(Level { thing, node, names: names.into_iter(), lengths: paths.lengths() })
     }
 
     fn leave(&mut self, level: &Level<O::Thing>, paths: &Paths) {
-        let item = self.origin.item(&level.thing).clone();
+        let item = self.item(&level.thing);
         self.attributes(&level.thing, &item, &level.node, paths);
     }
 

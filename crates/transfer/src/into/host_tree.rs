@@ -26,6 +26,8 @@ pub struct HostTree<'a> {
     pub devices: &'a Devices,
     /// Whether it is copied with everything in it, which links are followed, which zeros become holes.
     pub how: (bool, Follow, Holes),
+    /// Whether one file is filled after the other.
+    pub in_turn: bool,
 }
 
 impl HostThing {
@@ -212,7 +214,7 @@ impl Origin for HostTree<'_> {
         let (host, named) = (HostFile::from(copy), self.base.join(OsStr::from_bytes(path)));
         let named = if path.is_empty() { self.base } else { &named };
         let holes = self.how.2;
-        let dense = thing.dense && holes != Holes::Zeros;
+        let dense = thing.dense && holes != Holes::Zeros && !self.in_turn;
         if let Some(size) = thing.size.filter(|size| dense && *size > buffer.len() as u64) {
             // In one piece, although other files are written meanwhile. If that fails, the writes tell.
             let _only_a_hint = file.fallocate(Fallocate::KeepSize, 0, size);

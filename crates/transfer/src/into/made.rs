@@ -31,7 +31,7 @@ pub fn replace<T, E>(
     make: impl FnOnce(&[u8]) -> Result<T, E>,
     told: impl Fn(uext4::Error) -> E,
 ) -> Result<T, E> {
-    let spares = (0..SPARES).map(|number| format!(".uext4-cp-{}-{number}", std::process::id()));
+    let spares = (0..SPARES).map(|number| format!(".uext4-cp-{number}"));
     let mut unused = spares.map(String::into_bytes).filter_map(|spare| match look_up(directory, &spare) {
         Ok(Some(_)) => None,
         found => Some(found.map(|_| spare)),
@@ -116,7 +116,11 @@ fn keep_xattrs<O: Origin>(
     tell: &mut dyn FnMut(Error),
 ) {
     let names = match origin.xattr_names(thing, path) {
-        Ok(names) => names,
+        // So that the order in which a host lists them changes nothing.
+        Ok(mut names) => {
+            names.sort_unstable();
+            names
+        }
         Err(error) => {
             tell(error);
             return;
@@ -151,10 +155,13 @@ fn keep_xattrs<O: Origin>(
     }
 }
 
+/// The number of the host among what is copied from.
+pub const HOST: usize = 0;
+
 /// The first copies of inodes with several names.
 #[derive(Default)]
 pub struct Links {
-    /// The volumes that are copied from. Number 0 is the host, whose devices are part of an inode's identity.
+    /// The volumes that are copied from. Number [`HOST`] is the host, whose devices are part of an inode's identity.
     volumes: Vec<Arc<dyn Device>>,
     first: HashMap<(usize, (u64, u64)), (Ino, u32)>,
 }

@@ -135,6 +135,9 @@ impl<'v> Import<'v> {
     /// Copies a source. `observer` is told what cannot be copied or kept, and the copy goes on. Hard links among what
     /// is copied from one device are hard links again.
     ///
+    /// Into a volume that is changed deterministically ([`Volume::fixed_time`]) everything goes in the order of names,
+    /// no time is later than the volume's, and a host's times of access become those of the last change.
+    ///
     /// # Errors
     /// What concerns the source as a whole: then nothing of it was copied, unless the volume takes no more changes:
     /// then a part of it may be.
@@ -144,7 +147,14 @@ impl<'v> Import<'v> {
             From::Host(base) => {
                 let devices = std::mem::take(&mut self.devices);
                 let how = (self.options.recursive, self.options.follow, self.options.holes);
-                let done = self.tree(&HostTree { base, devices: &devices, how }, base, 0, None, observer);
+                let in_turn = self.volume.fixed_time().is_some();
+                let done = self.tree(
+                    &HostTree { base, devices: &devices, how, in_turn },
+                    base,
+                    made::HOST,
+                    None,
+                    observer,
+                );
                 self.devices = devices;
                 done
             }
@@ -178,11 +188,14 @@ impl<'v> Import<'v> {
         let queue = Queue::default();
         std::thread::scope(|scope| {
             let start = || Pool::start(scope, &queue, origin, &self.options);
-            let pool = self.options.recursive.then(start).transpose()?;
+            let fixed = self.volume.fixed_time();
+            // Threads would take blocks in an order of their own.
+            let pool = (self.options.recursive && fixed.is_none()).then(start).transpose()?;
             let mut copier = Copier {
                 volume: self.volume,
                 options: &self.options,
                 origin,
+                fixed,
                 number,
                 above,
                 path: &self.path,

@@ -1,9 +1,13 @@
 //! Archives of real programs: the tree is what GNU tar extracts.
 
-use crate::common::{Head, Tar, contents, described, gather, gather_bytes, host, item, paths, run, same};
+use crate::common::{
+    Head, Tar, contents, described, gather, gather_bytes, gather_with, host, item, paths, run, same,
+};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use uext4::mkfs::{ItemKind, Source};
 use uext4_testkit::{Need, Scratch, needs};
 use uext4_transfer::{ArchiveInput, GatherCause, GatherOptions, Gathering};
@@ -172,6 +176,56 @@ fn compressed_archives_and_pipes_are_as_the_plain_one() {
                 assert!(changed.is_err(), "{name} has another byte: {changed:?}");
             }
         }
+    }
+}
+
+/// As gzip(1), and so GNU tar, reads archives from tapes and block devices.
+#[test]
+fn zeros_may_follow_what_gzip_packed() {
+    needs!(Need::Tool("tar"), Need::Tool("gzip"));
+    let scratch = Scratch::new(64 << 20);
+    let tree = scratch.file("tree");
+    fs::create_dir(&tree).unwrap();
+    (0..9_u8).for_each(|number| fs::write(tree.join(format!("{number}")), vec![number; 70_000]).unwrap());
+    run(&["sh", "-ec", "tar -C tree -cf - . | gzip -c > packed"], scratch.path());
+    let packed = fs::read(scratch.file("packed")).unwrap();
+    let plain = described(&gather_bytes(&[&packed]).unwrap());
+    let followed = |by: &[u8]| {
+        let bytes = [&packed[..], by].concat();
+        fs::write(scratch.file("followed"), &bytes).unwrap();
+        let in_file = gather(&scratch.file("followed")).map(|found| described(&found));
+        assert_eq!(in_file.is_ok(), gather_bytes(&[&bytes]).is_ok());
+        in_file
+    };
+    for zeros in [1, 17, 512, 10_240, 300_000] {
+        same(&plain, &followed(&vec![0; zeros]).unwrap());
+        let failures = followed(&[&vec![0; zeros][..], b"x"].concat()).unwrap_err();
+        assert!(failures.to_string().contains("behind the end of gzip's data"), "{failures}");
+        // gzip takes no member behind zeros either.
+        assert!(followed(&[&vec![0; zeros][..], &packed].concat()).is_err());
+    }
+    assert!(followed(b"x").is_err());
+    let same_again = gather_bytes(&[&[&packed[..], &packed].concat()]).unwrap();
+    same(&plain, &described(&same_again));
+}
+
+#[test]
+fn bytes_are_told_while_contents_are_put_aside() {
+    needs!(Need::Tool("tar"), Need::Tool("gzip"));
+    let scratch = Scratch::new(64 << 20);
+    let tree = scratch.file("tree");
+    fs::create_dir(&tree).unwrap();
+    (0..5_u8).for_each(|number| fs::write(tree.join(format!("{number}")), vec![number; 700_001]).unwrap());
+    run(&["sh", "-ec", "tar -C tree -cf plain .; gzip -c plain > packed"], scratch.path());
+    for (name, expected) in [("plain", 0), ("packed", 5 * 700_001)] {
+        let told = Arc::new(AtomicU64::new(0));
+        let adds = told.clone();
+        let add = move |bytes| {
+            adds.fetch_add(bytes, Ordering::Relaxed);
+        };
+        let options = GatherOptions { spooled: Some(Arc::new(add)), ..GatherOptions::default() };
+        gather_with(options, &scratch.file(name)).unwrap();
+        assert_eq!(told.load(Ordering::Relaxed), expected, "{name}");
     }
 }
 

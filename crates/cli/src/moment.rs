@@ -49,6 +49,31 @@ fn parse_seconds(text: &str) -> Option<Time> {
     Some(Time::At(time))
 }
 
+/// The time of a deterministic change: the given one, or that of the environment.
+pub fn fixed(given: Option<Time>) -> Result<Timestamp, String> {
+    let time = match given {
+        Some(Time::At(time)) => time,
+        Some(_) => return Err("--time now is another time whenever it is run: name a time".into()),
+        None => {
+            let seconds = source_date_epoch()?.ok_or(
+                "--deterministic needs a time: --time, or SOURCE_DATE_EPOCH in the environment, seconds since 1970",
+            )?;
+            Timestamp { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanoseconds: 0 }
+        }
+    };
+    match (0..=Timestamp::MAX_SECONDS).contains(&time.seconds) {
+        true => Ok(time),
+        false => Err("the time of a deterministic change is from 1970 to 2446".into()),
+    }
+}
+
+/// `SOURCE_DATE_EPOCH` in the environment, in seconds since 1970.
+pub fn source_date_epoch() -> Result<Option<u64>, &'static str> {
+    let Some(epoch) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    let seconds = epoch.to_str().and_then(|seconds| seconds.parse().ok());
+    seconds.map(Some).ok_or("SOURCE_DATE_EPOCH is not a number of seconds")
+}
+
 /// `[[CC]YY]MMDDhhmm[.ss]`, as after `-t`. Without a year, that of `now`.
 pub fn parse_stamp(text: &str, now: Timestamp) -> Result<Time, String> {
     let bad = || format!("`{text}` is not a time of the form [[CC]YY]MMDDhhmm[.ss]");
