@@ -82,6 +82,7 @@ step packages scripts/packages-check.sh --changed
 step models models
 step instructions release_tests instructions
 step examples scripts/examples.sh
+step python scripts/python.sh
 step fio env BYTES=1g scripts/fio-verify.sh
 step fio-jobs scripts/fio.sh smoke
 step deb env FIO_ENGINE_BUILT=1 scripts/deb-test.sh

@@ -1,0 +1,45 @@
+"""Writes a table into a volume as Parquet, and reads it with pandas, pyarrow and DuckDB. No mount, no root.
+
+    python parquet.py disk.img
+"""
+
+import os
+import sys
+
+import duckdb
+import fsspec
+import pandas
+import pyarrow.dataset
+import uext4
+from uext4.fsspec import Ext4FileSystem
+
+
+def main(image: str) -> None:
+    if not os.path.exists(image):
+        uext4.mkfs(image, 256 << 20)
+
+    # The image is opened for writing only if that is asked for.
+    fs = Ext4FileSystem(image, read_only=False)
+    table = pandas.DataFrame({"city": ["Basel", "Bern", "Chur"] * 1000, "count": range(3000)})
+    with fs.open("/tables/cities.parquet", "wb") as file:
+        table.to_parquet(file)
+    fs.close()
+
+    # pandas takes a URL; fsspec keeps its file system, and with it the volume, open.
+    url = f"ext4://tables/cities.parquet::file://{os.path.abspath(image)}"
+    print("pandas ", pandas.read_parquet(url)["count"].sum())
+    fsspec.core.url_to_fs(url)[0].close()
+
+    # pyarrow and DuckDB take a file system.
+    fs = Ext4FileSystem(image)
+    dataset = pyarrow.dataset.dataset("/tables", filesystem=fs, format="parquet")
+    print("pyarrow", dataset.count_rows())
+    with duckdb.connect() as connection:
+        connection.register_filesystem(fs)
+        query = "select city, sum(count) from read_parquet('ext4://tables/*.parquet') group by city order by city"
+        print("duckdb ", connection.execute(query).fetchall())
+    fs.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,271 @@
+"""The file system `ext4://` of fsspec: files inside a volume.
+
+    pandas.read_parquet("ext4://data/part.parquet::file:///disk.img")
+    fsspec.filesystem("ext4", fo="disk.img", read_only=False)
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat as modes
+import uuid
+import weakref
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+from ._file import BUFFER_SIZE, File
+from ._path import Path
+from ._uext4 import Stat
+from ._volume import Volume, open_volume
+
+_LOCAL = (None, "file", "local")
+_OF_FSSPEC = (
+    "skip_instance_cache",
+    "use_listings_cache",
+    "listings_expiry_time",
+    "max_paths",
+    "asynchronous",
+    "loop",
+    "batch_size",
+)
+_CHUNK = 1 << 20
+
+
+class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """The files of a volume, in the convention of archives: `ext4://PATH::file:///disk.img`, or `fo="disk.img"`.
+
+    `fo` is a device as `uext4.open` takes it. It is opened for reading, or with `read_only=False` for writing; all
+    other options are those of `uext4.open`. A file that was written is durable when it is closed, names are with
+    `sync()`, which `close()` includes. Directories that a file needs are made (`auto_mkdir`).
+
+    fsspec keeps file systems: the volume stays open until `close()`, or the end of the program.
+    """
+
+    protocol = "ext4"
+    root_marker = "/"
+
+    def __init__(
+        self,
+        fo: str | os.PathLike[str] = "",
+        *,
+        read_only: bool = True,
+        auto_mkdir: bool = True,
+        target_protocol: str | None = None,
+        target_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**{key: options.pop(key) for key in [*options] if key in _OF_FSSPEC})
+        if target_protocol not in _LOCAL:
+            raise ValueError(f"a volume is on a local device or image, not behind {target_protocol}://")
+        if not fo:
+            raise ValueError("name the image or device: fo=, or ext4://PATH::file:///disk.img")
+        self.auto_mkdir = auto_mkdir
+        self.volume = open_volume(stringify_path(fo), read_only=read_only, **options)
+        self._finalizer = weakref.finalize(self, Volume.close, self.volume)
+
+    def close(self) -> None:
+        """Closes the volume, with all durable. The next file system with these arguments opens it anew."""
+        cache = type(self)._cache
+        for token in [token for token, instance in cache.items() if instance is self]:
+            del cache[token]
+        self._finalizer()
+
+    def sync(self) -> None:
+        """Makes everything durable, names included."""
+        self.volume.sync()
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return "/" + str(stringify_path(path)).removeprefix("ext4://").strip("/")
+
+    def _path(self, path: str) -> Path:
+        return self.volume.path(self._strip_protocol(path))
+
+    @staticmethod
+    def _facts(name: str, found: Stat) -> dict[str, Any]:
+        kind = "directory" if modes.S_ISDIR(found.st_mode) else "file" if modes.S_ISREG(found.st_mode) else "other"
+        return {
+            "name": name,
+            "size": found.st_size if kind == "file" else 0,
+            "type": kind,
+            "mode": found.st_mode,
+            "uid": found.st_uid,
+            "gid": found.st_gid,
+            "ino": found.st_ino,
+            "nlink": found.st_nlink,
+            "created": found.st_birthtime,
+            "mtime": found.st_mtime,
+        }
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Facts about a file. A symbolic link has those of what it leads to, if that exists."""
+        here = self._path(path)
+        found = here.lstat()
+        if not modes.S_ISLNK(found.st_mode):
+            return {**self._facts(str(here), found), "islink": False}
+        found = here.stat() if here.exists() else found
+        return {**self._facts(str(here), found), "islink": True, "destination": str(here.readlink())}
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        here = self._path(path)
+        if not here.is_dir():
+            facts = self.info(path)
+            return [facts] if detail else [facts["name"]]
+        entries = sorted(here.scandir(), key=lambda entry: entry.name)
+        if not detail:
+            return [str(here / entry.name) for entry in entries]
+        return [
+            self.info(str(here / entry.name))
+            if entry.is_symlink()
+            else {**self._facts(str(here / entry.name), entry.stat()), "islink": False}
+            for entry in entries
+        ]
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        return self._path(path).exists()
+
+    def created(self, path: str) -> datetime:
+        born = self._path(path).stat().st_birthtime
+        if born is None:
+            raise NotImplementedError("inodes of this volume have no time of creation")
+        return datetime.fromtimestamp(born, tz=timezone.utc)
+
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(self._path(path).stat().st_mtime, tz=timezone.utc)
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        self._path(path).mkdir(parents=create_parents)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        self._path(path).mkdir(parents=True, exist_ok=exist_ok)
+
+    def rmdir(self, path: str) -> None:
+        self._path(path).rmdir()
+
+    def rm_file(self, path: str) -> None:
+        here = self._path(path)
+        if here.is_dir(follow_symlinks=False):
+            here.rmdir()
+        else:
+            here.unlink()
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        if not recursive or maxdepth is not None:
+            super().rm(path, recursive=recursive, maxdepth=maxdepth)
+            return
+        for one in self.expand_path(path):
+            here = self._path(one)
+            if here.is_dir(follow_symlinks=False):
+                here.rmtree()
+            else:
+                here.unlink(missing_ok=True)
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        source, target = self._path(path1), self._path(path2)
+        if source.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+            return
+        self._make_room(target)
+        with source.open("rb", 0) as read, self._open(path2, "wb") as write:
+            shutil.copyfileobj(read, write, _CHUNK)
+
+    def mv(
+        self, path1: str, path2: str, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
+    ) -> None:
+        """Renames: in one transaction, whatever is below."""
+        source, target = self._path(path1), self._path(path2)
+        if target.is_dir():
+            target = target / source.name
+        self._make_room(target)
+        source.rename(target)
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        here = self._path(path)
+        self._make_room(here)
+        here.touch()
+        if truncate:
+            here.truncate(0)
+
+    def chmod(self, path: str, mode: int) -> None:
+        self._path(path).chmod(mode)
+
+    def _make_room(self, path: Path) -> None:
+        if self.auto_mkdir:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        **kwargs: Any,
+    ) -> io.BufferedIOBase:
+        here = self._path(path)
+        if mode == "rb":
+            return self._reader(here)
+        self._make_room(here)
+        if autocommit:
+            return _writer(self.volume.open_raw(here, mode))
+        if mode[0] not in "wx":
+            raise NotImplementedError(f"a file of mode {mode!r} in a transaction")
+        if mode[0] == "x" and here.exists(follow_symlinks=False):
+            raise FileExistsError(str(here))
+        # Beside its name until the transaction is complete.
+        hidden = here.with_name(f".{uuid.uuid4().hex}.part")
+        return _writer(self.volume.open_raw(hidden, mode), lambda: hidden.replace(here), hidden.unlink)
+
+    def _reader(self, path: Path) -> io.BufferedIOBase:
+        return io.BufferedReader(self.volume.open_raw(path, "r"), BUFFER_SIZE)
+
+
+class _Writing:
+    """A buffered file that is durable when it is closed, and may have to wait for its name."""
+
+    _name: Callable[[], object] | None = None
+    _forget: Callable[[], object] | None = None
+
+    def close(self) -> None:
+        raw: File = self.raw  # type: ignore[attr-defined]
+        if not raw.closed:
+            try:
+                self.flush()  # type: ignore[attr-defined]
+                raw.fsync()
+            finally:
+                super().close()  # type: ignore[misc]
+
+    def commit(self) -> None:
+        """Gives a file of a transaction its name."""
+        if self._name is not None:
+            self._name()
+
+    def discard(self) -> None:
+        """Removes a file of a transaction that was given up."""
+        if self._forget is not None:
+            self._forget()
+
+
+class _Writer(_Writing, io.BufferedWriter):
+    pass
+
+
+class _ReaderWriter(_Writing, io.BufferedRandom):
+    pass
+
+
+def _writer(
+    raw: File, name: Callable[[], object] | None = None, forget: Callable[[], object] | None = None
+) -> _Writer | _ReaderWriter:
+    kind = _ReaderWriter if "+" in raw.mode else _Writer
+    file = kind(raw, BUFFER_SIZE)
+    file._name, file._forget = name, forget
+    return file
