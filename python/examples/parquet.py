@@ -7,7 +7,6 @@ import os
 import sys
 
 import duckdb
-import fsspec
 import pandas
 import pyarrow.dataset
 import uext4
@@ -18,17 +17,11 @@ def main(image: str) -> None:
     if not os.path.exists(image):
         uext4.mkfs(image, 256 << 20)
 
-    # The image is opened for writing only if that is asked for.
-    fs = Ext4FileSystem(image, read_only=False)
-    table = pandas.DataFrame({"city": ["Basel", "Bern", "Chur"] * 1000, "count": range(3000)})
-    with fs.open("/tables/cities.parquet", "wb") as file:
-        table.to_parquet(file)
-    fs.close()
-
-    # pandas takes a URL; fsspec keeps its file system, and with it the volume, open.
+    # pandas, by URL. The image is opened for writing only if that is asked for.
     url = f"ext4://tables/cities.parquet::file://{os.path.abspath(image)}"
+    table = pandas.DataFrame({"city": ["Basel", "Bern", "Chur"] * 1000, "count": range(3000)})
+    table.to_parquet(url, storage_options={"ext4": {"read_only": False}})
     print("pandas ", pandas.read_parquet(url)["count"].sum())
-    fsspec.core.url_to_fs(url)[0].close()
 
     # pyarrow and DuckDB take a file system.
     fs = Ext4FileSystem(image)

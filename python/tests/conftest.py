@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,34 @@ import uext4
 SIZE = 64 << 20
 
 
+def judge(report: pytest.TestReport | pytest.CollectReport, name: str) -> None:
+    """Makes a skip a failure where all is required, or tells `make test` of it."""
+    if report.outcome != "skipped" or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if os.environ.get("UEXT4_REQUIRE") == "all":
+        report.outcome = "failed"
+        report.longrepr = f"skipped, although all is required: {reason}"
+    elif log := os.environ.get("UEXT4_SKIP_LOG"):
+        with open(log, "a") as file:
+            file.write(f"SKIP python, {name}: {reason.removeprefix('Skipped: ')}\n")
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail"):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if os.environ.get("UEXT4_REQUIRE") == "all":
-            report.outcome = "failed"
-            report.longrepr = f"skipped, although all is required: {reason}"
-        elif log := os.environ.get("UEXT4_SKIP_LOG"):
-            with open(log, "a") as file:
-                file.write(f"SKIP python, {item.name}: {reason.removeprefix('Skipped: ')}\n")
+    judge(report, item.name)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    judge(report, collector.name)
     return report
 
 

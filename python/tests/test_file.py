@@ -169,7 +169,7 @@ def test_memory_of_a_request_is_pinned(volume: uext4.Volume) -> None:
             while not stop.is_set():
                 file.preadinto(memory, 0)
 
-        thread = threading.Thread(target=read)
+        thread = threading.Thread(target=read, daemon=True)
         thread.start()
         refused = 0
         end = time.monotonic() + 20
@@ -198,7 +198,7 @@ def test_the_interpreter_runs_during_io(volume: uext4.Volume) -> None:
     with opened(volume.root / "file", "w+") as file:
         data = bytes(16 << 20)
         file.pwrite(data, 0)
-        thread = threading.Thread(target=count)
+        thread = threading.Thread(target=count, daemon=True)
         # A call that kept the interpreter's lock would let the thread run only between two calls: so make one call,
         # and no switch before it is over.
         thread.start()

@@ -67,20 +67,63 @@ def test_urls(image: Path) -> None:
     with pytest.raises(OSError) as caught:
         fsspec.open(url, "w").open()
     assert caught.value.errno == errno.EROFS
-    fsspec.core.url_to_fs(url)[0].close()
     with fsspec.open(url, "w", ext4={"read_only": False}) as file:
         file.write("by a URL")
     fs, path = fsspec.core.url_to_fs(url, ext4={"read_only": False})
     assert isinstance(fs, Ext4FileSystem) and path == "/data/file.txt"
     assert fs.cat_file(path) == b"by a URL"
     assert fs is fsspec.core.url_to_fs(url, ext4={"read_only": False})[0]
-    fs.close()
-    assert fs.volume.closed
     with fsspec.open(url) as file:
         assert file.read() == b"by a URL"
-    reader = fsspec.core.url_to_fs(url)[0]
+    fs.close()
+    with pytest.raises(ValueError, match="closed"):
+        fs.cat_file(path)
+    assert fs is not fsspec.core.url_to_fs(url, ext4={"read_only": False})[0]
     assert fsspec.open_files(f"ext4://data/*.txt::file://{image}")[0].path == "/data/file.txt"
-    reader.close()
+    for options in ({}, {"ext4": {"read_only": False}}):
+        fsspec.core.url_to_fs(url, **options)[0].close()
+    # The device is free.
+    uext4.open(image).close()
+
+
+def test_file_systems_share_a_device(image: Path) -> None:
+    def begin(read_only: bool) -> Ext4FileSystem:
+        return Ext4FileSystem(image, read_only=read_only, skip_instance_cache=True)
+
+    early, writer, late = begin(True), begin(False), begin(True)
+    writer.pipe("/a", b"1")
+    assert early.cat("/a") == late.cat("/a") == b"1"
+    assert early.volume is writer.volume is late.volume and early.volume.writable
+    for change in (
+        lambda: early.pipe("/b", b""),
+        lambda: early.rm("/a"),
+        lambda: early.rm("/a", recursive=True),
+        lambda: early.mv("/a", "/b"),
+        lambda: early.cp_file("/a", "/b"),
+        lambda: early.touch("/a"),
+        lambda: early.mkdir("/b"),
+        lambda: early.makedirs("/b"),
+        lambda: early.rmdir("/lost+found"),
+        lambda: early.chmod("/a", 0),
+        lambda: early.open("/a", "ab"),
+    ):
+        with pytest.raises(OSError) as caught:
+            change()
+        assert caught.value.errno == errno.EROFS and caught.value.filename == str(image)
+    assert writer.ls("/", detail=False) == ["/a", "/lost+found"]
+    writer.close()
+    assert not early.volume.writable and late.cat("/a") == b"1"
+    with early.open("/a") as file:
+        with pytest.raises(OSError, match="files of it are open"):
+            begin(False)
+        assert file.read() == b"1"
+    second = begin(False)
+    second.pipe("/a", b"2")
+    early.close()
+    late.close()
+    assert second.cat("/a") == b"2"
+    second.close()
+    uext4.open(image).close()
 
 
 def test_what_is_no_image(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import fsspec
+import numpy
+import pandas
+import pyarrow.dataset
 import pytest
 import uext4
 from conftest import fsck
 from uext4.fsspec import Ext4FileSystem
-
-pandas = pytest.importorskip("pandas")
-pyarrow = pytest.importorskip("pyarrow")
-duckdb = pytest.importorskip("duckdb")
 
 ROWS = 100_000
 
@@ -32,9 +32,9 @@ def url(image: Path, table: object) -> Iterator[str]:
     for part in range(3):
         piece = table.iloc[part::3]  # type: ignore[attr-defined]
         piece.to_parquet(f"ext4://table/part-{part}.parquet::file://{image}", storage_options=options)
-    fsspec.core.url_to_fs(f"ext4://table::file://{image}", **options)[0].close()
     yield f"ext4://table::file://{image}"
-    fsspec.core.url_to_fs(f"ext4://table::file://{image}")[0].close()
+    for how in (options, {}):
+        fsspec.core.url_to_fs(f"ext4://table::file://{image}", **how)[0].close()
 
 
 def test_pandas(url: str, table: object) -> None:
@@ -44,23 +44,23 @@ def test_pandas(url: str, table: object) -> None:
 
 
 def test_pyarrow(image: Path, url: str) -> None:
-    import pyarrow.dataset
-
-    fs = Ext4FileSystem(str(image), target_protocol="file", target_options={})
+    fs = Ext4FileSystem(image)
     dataset = pyarrow.dataset.dataset("/table", filesystem=fs, format="parquet")
     assert dataset.count_rows() == ROWS
     found = dataset.to_table(columns=["number"], filter=pyarrow.dataset.field("number") < 10)
     assert sorted(found["number"].to_pylist()) == list(range(10))
+    fs.close()
 
 
 def test_duckdb(image: Path, url: str) -> None:
-    fs = Ext4FileSystem(str(image), target_protocol="file", target_options={})
+    fs = Ext4FileSystem(image)
     with duckdb.connect() as connection:
         connection.register_filesystem(fs)
         query = "select count(*), sum(number), max(name) from read_parquet('ext4://table/*.parquet')"
         assert connection.execute(query).fetchone() == (ROWS, sum(range(ROWS)), "ä")
         kept = connection.execute("select half from read_parquet('ext4://table/part-2.parquet') where number = 5")
         assert kept.fetchall() == [(2.5,)]
+    fs.close()
 
 
 def test_the_example(tmp_path: Path) -> None:
@@ -74,7 +74,6 @@ def test_the_example(tmp_path: Path) -> None:
 
 
 def test_numpy_reads_into_arrays(image: Path) -> None:
-    numpy = pytest.importorskip("numpy")
     numbers = numpy.arange(1000, dtype="<f8").reshape(10, 100)
     with uext4.open(image) as volume, volume.open_raw("/numbers", "w+") as file:
         assert file.pwrite(numbers, 0) == numbers.nbytes

@@ -78,10 +78,14 @@ def test_a_forgotten_volume_is_closed(image: Path) -> None:
 
 def test_a_program_that_ends_closes_its_volumes(image: Path) -> None:
     program = f"""
+import ctypes
 import uext4
 volume = uext4.open({str(image)!r})
 file = volume.open("/late", "w")
 file.write("written at the end")
+# Nobody frees it: as if it were held by a thread, or a cycle that the interpreter leaves.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(volume))
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(file))
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     fsck(image)
@@ -179,7 +183,7 @@ def test_a_child_process_is_refused_and_harms_nothing(image: Path) -> None:
         while not stop.is_set():
             file.preadinto(memory, 0)
 
-    threads = [threading.Thread(target=busy) for _ in range(3)]
+    threads = [threading.Thread(target=busy, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
     for _ in range(20):

@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
 import stat as modes
+import threading
 import uuid
 import weakref
 from collections.abc import Callable
@@ -37,6 +39,83 @@ _OF_FSSPEC = (
 _CHUNK = 1 << 20
 
 
+class _Device:
+    """The volume that the file systems of this process on one device share.
+
+    It is open for writing while one of them is for writing, and else for reading.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.RLock()
+        self._users: dict[int, dict[str, Any]] = {}
+        self._writers: set[int] = set()
+        self._volume: Volume | None = None
+
+    def join(self, user: int, read_only: bool, options: dict[str, Any]) -> None:
+        """One more file system. One for writing closes a volume that is open for reading."""
+        with self._lock:
+            if not read_only and self._is_open() and not self._volume_is_writable():
+                if self._files():
+                    reason = "files of it are open by a file system for reading"
+                    raise OSError(errno.EBUSY, reason, self._name)
+                self._close()
+            self._users[user] = options
+            if not read_only:
+                self._writers.add(user)
+            try:
+                self.volume(user)
+            except BaseException:
+                self.leave(user)
+                raise
+
+    def leave(self, user: int) -> None:
+        """One less. With the last one for writing everything is durable, and the device free for readers."""
+        with self._lock:
+            self._users.pop(user, None)
+            wrote = user in self._writers
+            self._writers.discard(user)
+            if self._is_open() and (not self._users or (wrote and not self._writers)):
+                self._close()
+
+    def volume(self, user: int) -> Volume:
+        with self._lock:
+            if user not in self._users:
+                raise ValueError("the file system is closed")
+            if not self._is_open():
+                self._volume = open_volume(self._name, read_only=not self._writers, **self._users[user])
+            assert self._volume is not None
+            return self._volume
+
+    def _is_open(self) -> bool:
+        return self._volume is not None and not self._volume.closed
+
+    def _volume_is_writable(self) -> bool:
+        return self._volume is not None and self._volume.writable
+
+    def _files(self) -> bool:
+        return self._volume is not None and any(not file.closed for file in [*self._volume._users])
+
+    def _close(self) -> None:
+        volume, self._volume = self._volume, None
+        if volume is not None:
+            volume.close()
+
+
+# A child process opens devices itself.
+_devices: weakref.WeakValueDictionary[tuple[int, str], _Device] = weakref.WeakValueDictionary()
+_devices_lock = threading.Lock()
+
+
+def _device(name: str) -> _Device:
+    key = (os.getpid(), os.path.realpath(name) if os.path.exists(name) else name)
+    with _devices_lock:
+        device = _devices.get(key)
+        if device is None:
+            device = _devices[key] = _Device(name)
+        return device
+
+
 class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The files of a volume, in the convention of archives: `ext4://PATH::file:///disk.img`, or `fo="disk.img"`.
 
@@ -44,7 +123,8 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
     other options are those of `uext4.open`. A file that was written is durable when it is closed, names are with
     `sync()`, which `close()` includes. Directories that a file needs are made (`auto_mkdir`).
 
-    fsspec keeps file systems: the volume stays open until `close()`, or the end of the program.
+    fsspec keeps file systems: the volume stays open until `close()`, or the end of the program. File systems of one
+    device share its volume, so those for reading see what one for writing does.
     """
 
     protocol = "ext4"
@@ -66,11 +146,24 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         if not fo:
             raise ValueError("name the image or device: fo=, or ext4://PATH::file:///disk.img")
         self.auto_mkdir = auto_mkdir
-        self.volume = open_volume(stringify_path(fo), read_only=read_only, **options)
-        self._finalizer = weakref.finalize(self, Volume.close, self.volume)
+        self.read_only = read_only
+        name = os.fspath(stringify_path(fo))
+        self._name = name
+        device = _device(name)
+        device.join(id(self), read_only, options)
+        self._device = device
+        self._finalizer = weakref.finalize(self, device.leave, id(self))
+
+    @property
+    def volume(self) -> Volume:
+        """The open volume."""
+        return self._device.volume(id(self))
 
     def close(self) -> None:
-        """Closes the volume, with all durable. The next file system with these arguments opens it anew."""
+        """Ends the file system, with all durable. The next one with these arguments is a new one.
+
+        The volume is closed with the last file system for writing, or the last one of all.
+        """
         cache = type(self)._cache
         for token in [token for token, instance in cache.items() if instance is self]:
             del cache[token]
@@ -88,6 +181,12 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _path(self, path: str) -> Path:
         return self.volume.path(self._strip_protocol(path))
+
+    def _change(self, path: str) -> Path:
+        """A path of which something is to be changed."""
+        if self.read_only:
+            raise OSError(errno.EROFS, "the file system is for reading (read_only=False is for writing)", self._name)
+        return self._path(path)
 
     @staticmethod
     def _facts(name: str, found: Stat) -> dict[str, Any]:
@@ -142,16 +241,16 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         return datetime.fromtimestamp(self._path(path).stat().st_mtime, tz=timezone.utc)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        self._path(path).mkdir(parents=create_parents)
+        self._change(path).mkdir(parents=create_parents)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        self._path(path).mkdir(parents=True, exist_ok=exist_ok)
+        self._change(path).mkdir(parents=True, exist_ok=exist_ok)
 
     def rmdir(self, path: str) -> None:
-        self._path(path).rmdir()
+        self._change(path).rmdir()
 
     def rm_file(self, path: str) -> None:
-        here = self._path(path)
+        here = self._change(path)
         if here.is_dir(follow_symlinks=False):
             here.rmdir()
         else:
@@ -162,14 +261,14 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
         for one in self.expand_path(path):
-            here = self._path(one)
+            here = self._change(one)
             if here.is_dir(follow_symlinks=False):
                 here.rmtree()
             else:
                 here.unlink(missing_ok=True)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        source, target = self._path(path1), self._path(path2)
+        source, target = self._path(path1), self._change(path2)
         if source.is_dir():
             target.mkdir(parents=True, exist_ok=True)
             return
@@ -181,21 +280,21 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         self, path1: str, path2: str, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
     ) -> None:
         """Renames: in one transaction, whatever is below."""
-        source, target = self._path(path1), self._path(path2)
+        source, target = self._path(path1), self._change(path2)
         if target.is_dir():
             target = target / source.name
         self._make_room(target)
         source.rename(target)
 
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
-        here = self._path(path)
+        here = self._change(path)
         self._make_room(here)
         here.touch()
         if truncate:
             here.truncate(0)
 
     def chmod(self, path: str, mode: int) -> None:
-        self._path(path).chmod(mode)
+        self._change(path).chmod(mode)
 
     def _make_room(self, path: Path) -> None:
         if self.auto_mkdir:
@@ -210,9 +309,9 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         cache_options: Any = None,
         **kwargs: Any,
     ) -> io.BufferedIOBase:
-        here = self._path(path)
         if mode == "rb":
-            return self._reader(here)
+            return io.BufferedReader(self.volume.open_raw(self._path(path), "r"), BUFFER_SIZE)
+        here = self._change(path)
         self._make_room(here)
         if autocommit:
             return _writer(self.volume.open_raw(here, mode))
@@ -223,9 +322,6 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         # Beside its name until the transaction is complete.
         hidden = here.with_name(f".{uuid.uuid4().hex}.part")
         return _writer(self.volume.open_raw(hidden, mode), lambda: hidden.replace(here), hidden.unlink)
-
-    def _reader(self, path: Path) -> io.BufferedIOBase:
-        return io.BufferedReader(self.volume.open_raw(path, "r"), BUFFER_SIZE)
 
 
 class _Writing:
