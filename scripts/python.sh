@@ -16,7 +16,8 @@ environment() {
     wanted=$(cat python/tests/requirements.txt <(python3 --version) | sha256sum)
     [ "$(cat "$venv/made-for" 2>/dev/null)" != "$wanted" ] || return 0
     python3 -m venv --clear "$venv"
-    timeout 600 "$venv/bin/pip" install --quiet --disable-pip-version-check -r python/tests/requirements.txt || return 77
+    timeout 600 "$venv/bin/pip" install --quiet --disable-pip-version-check \
+        -r python/tests/requirements.txt || return 77
     echo "$wanted" > "$venv/made-for"
 }
 

@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use uext4::device::Process;
+use uext4::{DeviceSpec, ToDevice};
 
 /// "Structure needs cleaning": what Linux returns for damage.
 const EUCLEAN: i32 = 117;
@@ -189,6 +190,42 @@ impl FromPyObject<'_, '_> for Name {
             return Err(PyValueError::new_err("embedded null byte"));
         }
         Ok(Name(bytes))
+    }
+}
+
+/// A device: `str` and `bytes` are text in the device grammar, other paths (`os.PathLike`) a file or block device whose
+/// name is taken as it is.
+#[derive(Debug)]
+pub(crate) struct DeviceName {
+    name: Name,
+    is_path: bool,
+}
+
+impl DeviceName {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.name.0
+    }
+
+    pub(crate) fn spec(&self) -> Result<DeviceSpec> {
+        let spec = match self.is_path {
+            true => self.name.path().to_device(),
+            false => DeviceSpec::parse_bytes(self.bytes()).map_err(uext4::Error::from),
+        };
+        spec.map_err(|error| Fault::from(error).at(self.bytes()))
+    }
+}
+
+impl FromPyObject<'_, '_> for DeviceName {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<DeviceName> {
+        let is_path = !(object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>());
+        let name = if is_path {
+            object.py().import("os")?.call_method1("fspath", (object,))?.extract()?
+        } else {
+            object.extract()?
+        };
+        Ok(DeviceName { name, is_path })
     }
 }
 

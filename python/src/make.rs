@@ -1,8 +1,8 @@
 //! Making volumes, empty or with the files of trees, and checking them.
 
-use crate::call::{Fault, Name, Result, call};
+use crate::call::{DeviceName, Fault, Name, Result, call};
 use crate::report::{self, uuid};
-use crate::volume::{device, with_journals};
+use crate::volume::with_journals;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::fs::File;
@@ -185,8 +185,12 @@ fn geometry(spec: &DeviceSpec) -> Result<Geometry> {
 /// Makes a volume. Returns the fields of `uext4.Made`.
 #[pyfunction]
 #[pyo3(name = "mkfs")]
-pub(crate) fn make_volume<'py>(py: Python<'py>, name: Name, how: MakeHow) -> PyResult<Bound<'py, PyDict>> {
-    let made = call(py, || how.make(&device(&name)?).map_err(|fault| fault.about(&name.0)))?;
+pub(crate) fn make_volume<'py>(
+    py: Python<'py>,
+    name: DeviceName,
+    how: MakeHow,
+) -> PyResult<Bound<'py, PyDict>> {
+    let made = call(py, || how.make(&name.spec()?).map_err(|fault| fault.about(name.bytes())))?;
     let (superblock, dict) = (&made.superblock, PyDict::new(py));
     let geometry = &superblock.geometry;
     let features: Vec<_> = superblock.features.names().into_iter().map(|name| name.into_owned()).collect();
@@ -211,20 +215,20 @@ pub(crate) fn make_volume<'py>(py: Python<'py>, name: Name, how: MakeHow) -> PyR
 #[pyfunction]
 pub(crate) fn check<'py>(
     py: Python<'py>,
-    name: Name,
+    name: DeviceName,
     threads: Option<u32>,
     per_kind: usize,
     force: bool,
-    journals: Vec<Name>,
+    journals: Vec<DeviceName>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let options = report::check_options(threads, per_kind);
     let found = call(py, || {
         let how = devices::OpenOptions { write: false, force };
-        let spec = device(&name)?;
-        let opened = devices::open(&spec, how).map_err(|error| Fault::from(error).at(&name.0))?;
+        let spec = name.spec()?;
+        let opened = devices::open(&spec, how).map_err(|error| Fault::from(error).at(name.bytes()))?;
         let volume = with_journals(VolumeOptions::read_only().force(force), &journals)?;
         let found = check_device(opened.device, volume, &options, &mut |_| {});
-        found.map_err(|error| Fault::from(error).at(&name.0))
+        found.map_err(|error| Fault::from(error).at(name.bytes()))
     })?;
     report::checked(py, &found)
 }

@@ -1,11 +1,11 @@
 //! The calls of a volume.
 
-use crate::call::{Fault, Name, Opener, call, decoded};
+use crate::call::{DeviceName, Fault, Name, Opener, call, decoded};
 use crate::file::{FileOptions, NativeFile};
 use crate::queue::{NativeQueue, Wishes};
 use crate::report;
 use crate::stat::Stat;
-use crate::volume::{NativeVolume, OpenHow, device};
+use crate::volume::{NativeVolume, OpenHow};
 use crate::walk::{Entry, Walker};
 use parking_lot::RwLock;
 use pyo3::prelude::*;
@@ -51,12 +51,12 @@ impl When {
 #[pymethods]
 impl NativeVolume {
     #[new]
-    fn open(py: Python<'_>, device: Name, how: OpenHow) -> PyResult<NativeVolume> {
+    fn open(py: Python<'_>, device: DeviceName, how: OpenHow) -> PyResult<NativeVolume> {
         call(py, || {
             let opener = Opener::here()?;
-            let (options, spec) = (how.options()?, self::device(&device)?);
+            let (options, spec) = (how.options()?, device.spec()?);
             let opened = Volume::open_spec(&spec, options);
-            let volume = opened.map_err(|error| Fault::from(error).at(&device.0))?;
+            let volume = opened.map_err(|error| Fault::from(error).at(device.bytes()))?;
             Ok(NativeVolume { open: RwLock::new(Some(volume)), opener })
         })
     }

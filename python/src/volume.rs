@@ -1,11 +1,11 @@
 //! Open volumes, and how they are opened. Their calls are in `methods.rs`.
 
-use crate::call::{Fault, Name, Opener, Result, call, let_go};
+use crate::call::{DeviceName, Fault, Name, Opener, Result, call, let_go};
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use std::path::Path;
 use std::time::Duration;
-use uext4::{Atime, DeviceSpec, Switches, Volume, VolumeOptions};
+use uext4::{Atime, Switches, Volume, VolumeOptions};
 
 /// An open volume, until it is closed.
 #[pyclass(frozen, module = "uext4._uext4")]
@@ -31,7 +31,7 @@ pub(crate) struct OpenHow {
     inode_budget: Option<usize>,
     name_budget: Option<usize>,
     page_budget: Option<u64>,
-    journals: Vec<Name>,
+    journals: Vec<DeviceName>,
     switches: Option<String>,
 }
 
@@ -82,13 +82,8 @@ impl OpenHow {
 }
 
 /// With devices that may hold the journal.
-pub(crate) fn with_journals(options: VolumeOptions, journals: &[Name]) -> Result<VolumeOptions> {
-    journals.iter().try_fold(options, |options, journal| Ok(options.journal(device(journal)?)))
-}
-
-/// A device, as text in the device grammar.
-pub(crate) fn device(name: &Name) -> Result<DeviceSpec> {
-    DeviceSpec::parse_bytes(&name.0).map_err(|error| Fault::from(error).at(&name.0))
+pub(crate) fn with_journals(options: VolumeOptions, journals: &[DeviceName]) -> Result<VolumeOptions> {
+    journals.iter().try_fold(options, |options, journal| Ok(options.journal(journal.spec()?)))
 }
 
 impl NativeVolume {

@@ -186,6 +186,26 @@ def test_a_volume_without_types_in_directories(image_of: Callable[..., Path], tm
     assert (kinds["directory"], kinds["file"]) == ((True, False), (False, True))
 
 
+@pytest.mark.parametrize(
+    "name", ["", "e", "link", "link/two.txt", "none", "none/deeper", "broken", "broken/x", "e/../one.txt", "one.txt/x"]
+)
+def test_resolve(trees: Trees, name: str) -> None:
+    ours, theirs = (root / name for root in trees)
+    expected = theirs.resolve().relative_to(trees[1].resolve())
+    assert ours.resolve().relative_to(trees[0]) == PurePosixPath(expected)
+    if ours.exists():
+        assert ours.resolve(strict=True) == ours.resolve()
+    else:
+        with pytest.raises((FileNotFoundError, NotADirectoryError)):
+            ours.resolve(strict=True)
+
+
+def test_resolving_a_loop(trees: Trees) -> None:
+    with pytest.raises(OSError) as caught:
+        (trees[0] / "loop").resolve()
+    assert caught.value.errno == errno.ELOOP
+
+
 def test_names(volume: uext4.Volume) -> None:
     path = volume.path("a/b.tar.gz")
     pure = PurePosixPath("/a/b.tar.gz")

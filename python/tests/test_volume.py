@@ -133,6 +133,23 @@ def test_what_is_no_volume_and_what_is_not_there(tmp_path: Path) -> None:
         uext4.open("a\0b")
 
 
+def test_paths_of_devices_are_taken_as_they_are(tmp_path: Path) -> None:
+    odd = tmp_path / "disk.img?partition=2"
+    uext4.mkfs(odd, 8 << 20)
+    uext4.mkfs(tmp_path / "100%41.img", 8 << 20)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["100%41.img", "disk.img?partition=2"]
+    with uext4.open(odd) as volume:
+        assert volume.device == str(odd)
+    assert uext4.check(odd).clean
+    # Text is in the device grammar.
+    with uext4.open(f"{tmp_path}/100%2541.img"), uext4.open(os.fsencode(tmp_path) + b"/disk.img%3Fpartition=2"):
+        pass
+    with pytest.raises(FileNotFoundError):
+        uext4.open(str(odd))
+    with pytest.raises(TypeError):
+        uext4.open(3)  # type: ignore[arg-type]
+
+
 def test_options_are_passed_on(image: Path) -> None:
     with uext4.open(image, atime="strict", page_budget=0, switches="simple-read=off", commit_interval=1.5) as volume:
         path = volume.path("a")

@@ -13,6 +13,7 @@ from . import _uext4
 from ._facts import CheckReport, Made, check_report
 
 StrPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""What names a device: text in the device grammar, or as an `os.PathLike` the name of a file, taken as it is."""
 
 
 def _words(given: str | Iterable[str] | None) -> list[str]:
@@ -130,7 +131,7 @@ def mkfs(
         raise ValueError('the size "auto" is that of files: name them with tree=')
     if (free is not None or free_percent is not None) and not how["fit"]:
         raise ValueError('free and free_percent are for the size "auto"')
-    return Made(**_uext4.mkfs(os.fsencode(device), how))
+    return Made(**_uext4.mkfs(device, how))
 
 
 def check(
@@ -145,5 +146,5 @@ def check(
 
     Damage is not an exception but a finding. `force` looks although another process may write to the device.
     """
-    found = _uext4.check(os.fsencode(device), threads, per_kind, force, [os.fsencode(journal) for journal in journals])
+    found = _uext4.check(device, threads, per_kind, force, list(journals))
     return check_report(found)

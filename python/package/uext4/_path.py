@@ -199,11 +199,17 @@ class Path:
         """The target of a symbolic link, as it is stored."""
         return PurePosixPath(self._native.readlink(str(self)))
 
-    def resolve(self, strict: bool = True) -> Path:
-        """The path without symbolic links, `.` and `..`. All of it must exist."""
-        if not strict:
-            raise NotImplementedError("resolve(strict=False)")
-        return self._with(self._native.canonicalize(str(self)))
+    def resolve(self, strict: bool = False) -> Path:
+        """The path without symbolic links, `.` and `..`. With `strict` all of it must exist."""
+        try:
+            return self._with(self._native.canonicalize(str(self)))
+        except (FileNotFoundError, NotADirectoryError):
+            if strict or self.parent == self:
+                raise
+        if self.is_symlink():
+            return Path(self._volume, self.parent, self.readlink()).resolve()
+        above = self.parent.resolve()
+        return above.parent if self.name == ".." else above / self.name
 
     # Directories.
 

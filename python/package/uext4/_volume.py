@@ -64,7 +64,7 @@ class Volume:
 
     def __init__(self, device: StrPath, how: dict[str, Any], owner: tuple[int, int], umask: int) -> None:
         self._device = os.fsdecode(device)
-        self._native = _uext4.NativeVolume(os.fsencode(device), how)
+        self._native = _uext4.NativeVolume(device, how)
         self._owner = owner
         self._umask = umask
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -273,7 +273,8 @@ def open_volume(
     owner: tuple[int, int] | None = None,
     umask: int | None = None,
 ) -> Volume:
-    """Opens the volume on a device: `disk.img`, `/dev/nvme0n1p3`, `disk.img?partition=2`, `dax:…`.
+    """Opens the volume on a device: `disk.img`, `/dev/nvme0n1p3`, `disk.img?partition=2`, `dax:…`. The name in an
+    `os.PathLike` is taken as it is, whatever characters it has.
 
     For writing, unless `read_only`: then nothing is ever written to the device, and a journal that is not empty is
     replayed in memory. `force` reads although another process may write. `background` commits changes every five
@@ -300,7 +301,7 @@ def open_volume(
         "inode_budget": inode_budget,
         "name_budget": name_budget,
         "page_budget": page_budget,
-        "journals": [os.fsencode(journal) for journal in journals],
+        "journals": list(journals),
         "switches": switches,
     }
     made_by = (os.geteuid(), os.getegid()) if owner is None else owner

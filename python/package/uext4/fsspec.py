@@ -16,6 +16,7 @@ import uuid
 import weakref
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import PurePath
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
@@ -45,7 +46,7 @@ class _Device:
     It is open for writing while one of them is for writing, and else for reading.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str | PurePath) -> None:
         self._name = name
         self._lock = threading.RLock()
         self._users: dict[int, dict[str, Any]] = {}
@@ -58,7 +59,7 @@ class _Device:
             if not read_only and self._is_open() and not self._volume_is_writable():
                 if self._files():
                     reason = "files of it are open by a file system for reading"
-                    raise OSError(errno.EBUSY, reason, self._name)
+                    raise OSError(errno.EBUSY, reason, os.fspath(self._name))
                 self._close()
             self._users[user] = options
             if not read_only:
@@ -107,8 +108,8 @@ _devices: weakref.WeakValueDictionary[tuple[int, str], _Device] = weakref.WeakVa
 _devices_lock = threading.Lock()
 
 
-def _device(name: str) -> _Device:
-    key = (os.getpid(), os.path.realpath(name) if os.path.exists(name) else name)
+def _device(name: str | PurePath) -> _Device:
+    key = (os.getpid(), os.path.realpath(name) if os.path.exists(name) else os.fspath(name))
     with _devices_lock:
         device = _devices.get(key)
         if device is None:
@@ -147,8 +148,9 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise ValueError("name the image or device: fo=, or ext4://PATH::file:///disk.img")
         self.auto_mkdir = auto_mkdir
         self.read_only = read_only
-        name = os.fspath(stringify_path(fo))
-        self._name = name
+        # As `uext4.open` takes it: a `pathlib.Path` is a file, text is in the device grammar.
+        name = fo if isinstance(fo, PurePath) else str(stringify_path(fo))
+        self._name = os.fspath(name)
         device = _device(name)
         device.join(id(self), read_only, options)
         self._device = device
