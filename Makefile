@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 target = $(or $(CARGO_TARGET_DIR),target)
 .PHONY: help setup fmt demo test vm-test vm-count floors bench mount-bench mount-stress fuzz crash model turns kill capi install examples \
-	sqlite-tests deb deb-test packages fio-engine fio fio-verify mkfs-sweep
+	sqlite-tests python deb deb-test packages fio-engine fio fio-verify mkfs-sweep
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -63,6 +63,9 @@ examples: setup ## builds the C programs of examples/ (target/examples) and test
 
 sqlite-tests: setup ## SQLite's own tests on databases inside volumes (SECONDS_EACH=300 for a file at the most)
 	@scripts/sqlite-tests.sh
+
+python: setup ## builds the Python package, installs it in target/python/venv and runs its tests
+	@scripts/python.sh
 
 deb: setup ## a Debian package of the command, its pages and completions, the C library and the fio engine
 	@scripts/deb.sh

@@ -18,7 +18,7 @@ fi
 . scripts/target.sh
 out=$target/package
 packed=(--workspace --allow-dirty --quiet)
-for manifest in crates/*/Cargo.toml vm/*/Cargo.toml xtask/Cargo.toml; do
+for manifest in crates/*/Cargo.toml python/Cargo.toml vm/*/Cargo.toml xtask/Cargo.toml; do
     ! grep -q '^publish = false$' "$manifest" ||
         packed+=(--exclude "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
 done

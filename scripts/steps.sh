@@ -59,11 +59,19 @@ release_tests() {
     cargo test --release "${released[@]}" "${packages[@]}" --test "$1" -- --nocapture --test-threads=1
 }
 
-# results WORD [STEP]: the sum of the numbers before WORD in all `test result:` lines, as cargo test prints them, of one
-# step or of all.
+# results WORD [STEP]: the sum of the numbers before WORD in the lines by which cargo test (`test result: ...`) and
+# pytest (`=== 3 failed, 5 passed in 1.2s ===`) end, of one step or of all. Errors of pytest count as failures.
 results() {
-    cat "$logs"/${2:-*}.log | sed -n "s/^test result: .*[ .]\([0-9][0-9]*\) $1;.*/\1/p" |
-        awk '{ n += $1 } END { print n + 0 }'
+    cat "$logs"/${2:-*}.log | sed 's/\x1b\[[0-9;]*m//g' | awk -v word="$1" '
+        /^test result: / || /^=+ .*(passed|failed|errors?).* in [0-9.]+s.* =+$/ {
+            for (i = 2; i <= NF; i++) {
+                name = $i
+                sub(/[;,]$/, "", name)
+                if (/^=/ && name ~ /^errors?$/) name = "failed"
+                if (name == word && $(i - 1) ~ /^[0-9]+$/) n += $(i - 1)
+            }
+        }
+        END { print n + 0 }'
 }
 
 # The tests that failed, one a line: `STEP: FILE: TEST`. A program that ended without a result (killed, aborted) is told
@@ -94,6 +102,8 @@ failed_tests() {
                 file = ""
             }
             /^GUEST-FAIL / { print step ": " substr($0, 12) }
+            # Those of pytest, in its summary.
+            /^(FAILED|ERROR) [^ ]*\.py/ { print step ": " $2 }
             END { unfinished() }' "$log"
     done
 }

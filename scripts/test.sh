@@ -62,6 +62,13 @@ mount_uring() (
     echo Y > $switch
     UEXT4_TEST_TRANSPORT=uring built_tests mount::
 )
+# Tests of the Python package. pytest is fetched, with what else they need.
+python_package() {
+    local status=0
+    scripts/python.sh || status=$?
+    [ $status -eq 77 ] && [ "${UEXT4_REQUIRE:-}" != all ] || return $status
+    echo "SKIP python: the packages of its tests cannot be fetched" | tee -a "$UEXT4_SKIP_LOG"
+}
 # Models replace std's atomics in the whole dependency tree, so all of them are one build of their own.
 models() {
     local file packages=()
@@ -82,6 +89,7 @@ step packages scripts/packages-check.sh --changed
 step models models
 step instructions release_tests instructions
 step examples scripts/examples.sh
+step python python_package
 step fio env BYTES=1g scripts/fio-verify.sh
 step fio-jobs scripts/fio.sh smoke
 step deb env FIO_ENGINE_BUILT=1 scripts/deb-test.sh

@@ -1,0 +1,78 @@
+//! Python's buffers (`bytes`, `bytearray`, `memoryview`, arrays of numpy, …) as memory of requests.
+//!
+//! A view of the buffer protocol pins the memory: as long as it is held, its object can be neither freed nor resized.
+#![allow(unsafe_code, reason = "memory that Python describes")]
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use std::ptr::NonNull;
+use uext4::Buffer;
+
+/// Pinned memory of a Python object.
+pub(crate) struct Pinned(PyUntypedBuffer);
+
+impl Pinned {
+    /// Memory to read from.
+    pub(crate) fn readable(object: &Bound<'_, PyAny>) -> PyResult<Pinned> {
+        let view = PyUntypedBuffer::get(object)?;
+        if !view.is_c_contiguous() {
+            return Err(PyBufferError::new_err("memory of a request is contiguous"));
+        }
+        Ok(Pinned(view))
+    }
+
+    /// Memory to write to.
+    pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Pinned> {
+        let pinned = Self::readable(object)?;
+        if pinned.0.readonly() {
+            return Err(PyBufferError::new_err("the buffer is read-only"));
+        }
+        Ok(pinned)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len_bytes()
+    }
+
+    fn address(&self) -> NonNull<u8> {
+        NonNull::new(self.0.buf_ptr().cast()).unwrap_or(NonNull::dangling())
+    }
+
+    /// Whether the memory begins at a multiple of this many bytes.
+    pub(crate) fn is_aligned(&self, align: u32) -> bool {
+        self.address().addr().get().is_multiple_of(align as usize)
+    }
+
+    /// The memory of a buffer to read from.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the exporter says that `len` contiguous bytes are there, and keeps them there while the view is held.
+        // Whether another thread of the program writes to them meanwhile is up to the program, as for `os.pwrite`.
+        unsafe { std::slice::from_raw_parts(self.address().as_ptr(), self.len()) }
+    }
+
+    /// The memory of a buffer to write to.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        debug_assert!(!self.0.readonly());
+        // SAFETY: as in `bytes`, and the exporter says that it can be written to; as for `os.preadv`.
+        unsafe { std::slice::from_raw_parts_mut(self.address().as_ptr(), self.len()) }
+    }
+
+    /// The memory as a buffer of a queue, and what pins it, which must be kept until the request is over. `home`: where
+    /// the memory may be registered. `spare`: of a request that is over.
+    pub(crate) fn lend(self, home: Option<&Buffer>, spare: Option<Buffer>) -> Option<Loan> {
+        let length = u32::try_from(self.len()).ok()?;
+        let registered = home.and_then(|home| home.registered_at(self.address(), length));
+        // SAFETY: the memory is there while the view is held, and who takes the loan keeps the view until the buffer is
+        // gone (`queue.rs`). The program promises to leave the memory alone meanwhile, as for `os.preadv` in another
+        // thread. A registered place is the one that the address lies in.
+        let buffer = unsafe { Buffer::foreign(self.address(), length, registered, spare) };
+        Some(Loan { buffer, pinned: self })
+    }
+}
+
+/// Memory on its way to a queue.
+pub(crate) struct Loan {
+    pub(crate) buffer: Buffer,
+    pub(crate) pinned: Pinned,
+}
