@@ -89,6 +89,15 @@ fn sealed_files_are_measured_as_by_fsverity() {
         );
         fs::remove_file(&image).unwrap();
     }
+    // A volume so small that its blocks would be smaller, and one that has such blocks.
+    for (more, block) in [(&[][..], 4096), (&["-b", "1024"], 1024)] {
+        let image = scratch.file("small");
+        let first = ["mkfs", "-q", "-F", "--size", "20M", "--verity", "bin/one"];
+        good(words(&[&first[..], more, &["-d"]].concat(), &[&tree, &image]));
+        let told = json([OsStr::new("verity"), OsStr::new("--json"), &at(&image, "/bin/one")]);
+        assert_eq!(told["block_size"], block, "{told}");
+        e2fsck_clean(&image);
+    }
 }
 
 #[test]

@@ -18,8 +18,9 @@ use uext4::{DeviceSpec, HashAlgorithm, OpenOptions, Timestamp, Volume, VolumeOpt
 
 /// Tests of this room.
 pub const TESTS: &[Test] = &[
-    ("vm_the_kernel_measures_sealed_files_alike", || sealed(HashAlgorithm::Sha256, b"")),
-    ("vm_the_kernel_measures_sealed_files_with_salt_alike", || sealed(HashAlgorithm::Sha512, b"salt")),
+    ("vm_the_kernel_measures_sealed_files_alike", || sealed(4096, HashAlgorithm::Sha256, b"")),
+    ("vm_the_kernel_measures_sealed_files_with_salt_alike", || sealed(4096, HashAlgorithm::Sha512, b"salt")),
+    ("vm_sealed_files_in_small_blocks_are_measured_alike_or_not_mounted", small_blocks),
     ("vm_the_kernel_refuses_flipped_bytes_of_sealed_files", flipped),
     ("vm_dm_verity_reads_a_hashed_volume_and_refuses_flipped_bytes", hashed),
 ];
@@ -46,7 +47,7 @@ fn contents(key: u64) -> Vec<u8> {
 }
 
 /// Makes a volume with files of these sizes, sealed or not.
-fn volume(seal: Option<Seal>) -> (Arc<dyn Device>, Made) {
+fn volume(block: u32, seal: Option<Seal>) -> (Arc<dyn Device>, Made) {
     let mut tree = Tree::new(Timestamp::default());
     for (size, key) in SIZES.into_iter().zip(0..) {
         let kind = ItemKind::Regular(Contents::whole(size, key));
@@ -64,7 +65,7 @@ fn volume(seal: Option<Seal>) -> (Arc<dyn Device>, Made) {
         }
     }
     let mut options = Options::new(Defaults::Upstream).for_reading();
-    (options.size, options.block_size, options.force) = (Some(VOLUME), Some(4096), true);
+    (options.size, options.block_size, options.force) = (Some(VOLUME), Some(block), true);
     let how = device::OpenOptions { write: true, force: false };
     let device = device::open(&DeviceSpec::file(DEVICE), how).expect("the device").device;
     let made = format_tree(&*device, &options, &tree, &Bytes).expect("a volume");
@@ -85,8 +86,21 @@ fn measure(path: &str) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-fn sealed(algorithm: HashAlgorithm, salt: &[u8]) {
-    drop(volume(Some(Seal::new(algorithm, salt).expect("a salt"))));
+/// Linux mounts volumes with the feature and blocks that are smaller than a page since 6.3.
+fn small_blocks() {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+    let numbers: Vec<u32> = release.split('.').take(2).filter_map(|number| number.parse().ok()).collect();
+    if numbers >= vec![6, 3] {
+        sealed(1024, HashAlgorithm::Sha256, b"");
+        return sealed(2048, HashAlgorithm::Sha512, b"salt");
+    }
+    drop(volume(1024, Some(Seal::default())));
+    let mounted = Command::new("mount").args(["-t", "ext4", "-o", "ro", DEVICE, "/mnt"]).status();
+    assert!(!mounted.expect("mount").success(), "{release}");
+}
+
+fn sealed(block: u32, algorithm: HashAlgorithm, salt: &[u8]) {
+    drop(volume(block, Some(Seal::new(algorithm, salt).expect("a salt"))));
     run("/sbin/e2fsck", &["-fn", DEVICE]);
     let volume = Volume::open(DEVICE, VolumeOptions::read_only()).expect("the volume");
     let digests: Vec<String> = (0..SIZES.len())
@@ -131,7 +145,7 @@ fn read(path: &str, at: u64) -> std::io::Result<()> {
 }
 
 fn flipped() {
-    drop(volume(Some(Seal::default())));
+    drop(volume(4096, Some(Seal::default())));
     let path = "/file-6";
     let tree = SIZES[6].next_multiple_of(65_536) / 4096;
     let blocks = SIZES[6].div_ceil(4096);
@@ -158,7 +172,7 @@ fn flipped() {
 }
 
 fn hashed() {
-    let (device, made) = volume(None);
+    let (device, made) = volume(4096, None);
     let offset = DmVerity::offset(&made.superblock.geometry);
     let hashed = DmVerity::default().format(&*device, &made.superblock, None, offset).expect("a hash tree");
     drop(device);

@@ -18,6 +18,9 @@ use uext4::device::{Device, Geometry, Locator};
 use uext4::mkfs::{self, DmVerity, HashedDevice, Image, ItemId, ItemKind, Options, Seal, Tree};
 use uext4::{DeviceSpec, HashAlgorithm, Superblock};
 
+/// Block size of a volume with sealed files, of small ones too, in bytes: what every Linux takes.
+pub const BLOCK: u32 = 4096;
+
 fn algorithm() -> impl clap::builder::TypedValueParser<Value = HashAlgorithm> {
     let words = HashAlgorithm::ALL.map(|algorithm| match algorithm {
         HashAlgorithm::Sha256 => (algorithm.name(), algorithm, "SHA-256"),

@@ -85,10 +85,10 @@ removes NAME, and .wh..wh..opq what lower layers have in its directory. Nothing 
 read, or an archive's path that leads out of the tree, ends the command before anything is written, and each is named.
 Inodes are made for all files; without -N there are enough. Contents are written once, each file in one piece.
 
---verity seals files with fs-verity: blocks of 4096 bytes (of the volume's block size if that is smaller, which needs
-Linux 6.3) are hashed, and the volume has the feature verity. --dm-verity hashes the whole volume with the superblock of
-veritysetup, and prints the line that opens it: from then on any write to the volume, a mount for writing too, makes it
-differ. Salt and UUID of the tree follow from the volume's UUID.
+--verity seals files with fs-verity: the volume has the feature verity and, without -b and -T, blocks of 4096 bytes, and
+blocks of that size are hashed; smaller ones if the volume's are (which needs Linux 6.3). --dm-verity hashes the whole
+volume with the superblock of veritysetup, and prints the line that opens it: from then on any write to the volume, a
+mount for writing too, makes it differ. Salt and UUID of the tree follow from the volume's UUID.
 
 The same UUID and time (--time, or SOURCE_DATE_EPOCH in the environment, seconds since 1970) and the same files make the
 same volume, whoever makes it; --hash-seed follows from the UUID. Times of files later than that time become it.")]
@@ -316,7 +316,11 @@ pub fn run(args: &MkfsArgs, globals: &Globals) -> Result<(), CliError> {
     let mut files = Files::gather(args, &spec, (&options, room(args, &spec)), globals)?;
     if let Some(files) = &mut files {
         args.digests.seal(files.tree_mut(), globals)?;
-        options = files.sized(args, geometry(&spec)?, options).map_err(failed)?;
+        let geometry = geometry(&spec)?;
+        if !args.digests.verity.is_empty() && args.usage.is_none() {
+            options.block_size.get_or_insert(digests::BLOCK.max(geometry.logical_block));
+        }
+        options = files.sized(args, geometry, options).map_err(failed)?;
     }
     let volume = NewVolume { args, spec: &spec, options: &options, journal, files: files.as_ref(), globals };
     let (made, created, hashed) = match args.dry_run {
