@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The Python package beside others: 4 KiB reads by one thread, `File.preadinto` beside `os.preadv` on the mounted volume,
-# from memory and past it; and a walk over 31 000 files with their sizes, beside dissect.extfs. Root. Builds the package
-# as a release.
+# The Python package beside others: 4 KiB reads by one thread, `File.preadinto` beside `os.preadv` on the mounted
+# volume, from memory and past it; and a walk over 31 000 files with their sizes, beside dissect.extfs. Root. Builds the
+# package as a release.
 #
 #   scripts/python-bench.sh [FILES [ROUNDS]]
 #

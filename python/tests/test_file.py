@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import gzip
 import io
 import os
@@ -302,6 +303,24 @@ def test_a_file_whose_size_is_a_lie_is_refused(volume: uext4.Volume) -> None:
         path.read_bytes()
     assert caught.value.errno == errno.EFBIG
     assert path.volume.open_raw(path).pread(10, 1 << 39) == bytes(10)
+
+
+def test_a_file_that_is_forgotten_is_open_until_its_last_call_is_over(volume: uext4.Volume) -> None:
+    path = volume.root / "file"
+    path.write_bytes(b"contents")
+    found = opened(path, "r").pread(100, 0)
+    assert found == b"contents"
+    read = opened(path, "r").preadinto
+    gc.collect()
+    memory = bytearray(8)
+    assert read(memory, 0) == 8
+    del read
+    opened(path, "r+").pwrite(b"C", 0)
+    # Nobody has the inode: it is gone with its name.
+    before = volume.statfs().free_inodes
+    path.unlink()
+    volume.sync()
+    assert volume.statfs().free_inodes == before + 1
 
 
 def test_a_removed_file_stays_open(volume: uext4.Volume) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import select
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -225,3 +227,31 @@ def test_wishes(volume: uext4.Volume) -> None:
         volume.queue(4, register_buffers="maybe")  # type: ignore[arg-type]
     with pytest.raises(OSError):
         volume.queue(0)
+
+
+def test_a_program_may_end_with_requests_in_flight(image: Path) -> None:
+    program = f"""
+import asyncio, sys, uext4
+volume = uext4.open({str(image)!r})
+file = volume.open_raw("/file", "w+")
+file.pwrite(bytes(1 << 20), 0, dsync=True)
+queue = volume.queue(64)
+for number in range(64):
+    if number % 2:
+        queue.read(file, queue.buffer(4096), number * 4096)
+    else:
+        queue.write(file, uext4.Buffer(4096), number * 4096)
+queue.submit()
+
+async def leave():
+    queue = volume.aio()
+    for number in range(32):
+        asyncio.ensure_future(queue.read(file, 4096, number * 4096))
+    await asyncio.sleep(0)
+    sys.exit(7)
+
+asyncio.run(leave())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 7, done.stderr
+    assert "Traceback" not in done.stderr.replace("Traceback (most recent call last):\\nSystemExit", "")

@@ -66,6 +66,12 @@ class File(io.RawIOBase):
         self.pread = native.pread
         self.pwrite = native.pwrite
 
+    def __del__(self) -> None:
+        """Unlike `IOBase` it does not close: `volume.open_raw(path).pread(…)` lets go of this object before the call.
+
+        The native half closes itself when nobody has it any more.
+        """
+
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"mode={self.mode!r}"
         return f"<uext4.File {self.name!r} {state}>"
