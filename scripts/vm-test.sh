@@ -3,12 +3,13 @@
 # memory, and runs vm/tests/*.sh, the test files crates/*/tests/vm_*.rs and the guest program (vm/guest)
 # there. Functional evidence only: no speeds.
 #
-#   scripts/vm-test.sh [--no-guest] [--dry] [--power-cut]
+#   scripts/vm-test.sh [--no-guest] [--dry] [--power-cut] [--boot]
 #
-# A second boot is killed in the middle of a load; crates/ext4/tests/power_cut.rs looks at the volumes it leaves.
+# A second boot is killed in the middle of a load; crates/ext4/tests/power_cut.rs looks at the volumes it leaves. A
+# third one is from a volume that uext4 made.
 #
-# --no-guest leaves the Rust programs out, --power-cut the first boot; --dry stops before the boot. Downloads are kept
-# in target/vm.
+# --no-guest leaves the Rust programs out, --power-cut the first boot, --boot all but the third; --dry stops before the
+# boot. Downloads are kept in target/vm.
 set -eu
 cd "$(dirname "$0")/.."
 what=vm-test
@@ -115,14 +116,29 @@ power_cut() {
     UEXT4_POWER_CUT=$cache cargo test --quiet --workspace --test suite -- power_cut::vm_ --nocapture --test-threads=1
 }
 
+# Boots from a volume that uext4 made, with a kernel and an initramfs of its own: crates/cli/tests/boot.rs.
+boot_volume() {
+    local release=$1 root=$cache/boot-root
+    rm -rf "$root" "$cache/boot"
+    mkdir -p "$root"/{bin,dev,proc,lib} "$cache/boot"
+    add_programs "$root" bin busybox
+    install vm/boot-init "$root/init"
+    add_modules "$root" "$release" nvme crc32c_generic ext4
+    (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$cache/boot/2-initramfs"
+    cp "$kernel/boot/vmlinuz-$release" "$cache/boot/1-kernel"
+    UEXT4_BOOT=$cache/boot cargo test --quiet --workspace --test suite -- boot::vm_ --nocapture
+}
+
 with_guest=yes
 dry=no
 only_cut=no
+only_boot=no
 for argument in "$@"; do
     case "$argument" in
         --no-guest) with_guest=no ;;
         --dry) dry=yes ;;
         --power-cut) only_cut=yes ;;
+        --boot) only_boot=yes ;;
         *) say "unknown argument $argument"; exit 2 ;;
     esac
 done
@@ -132,6 +148,10 @@ exec 9> "$cache/lock"
 flock 9
 fetch_kernel
 release=$(cat "$kernel/complete")
+if [ "$only_boot" = yes ]; then
+    boot_volume "$release"
+    exit
+fi
 [ "$with_guest" = no ] || build_programs
 build_initramfs "$release"
 [ "$dry" = no ] || exit 0
@@ -155,4 +175,5 @@ failed=$(grep -c '^GUEST-FAIL ' "$cache/console.log" || true)
 say "$passed passed, $failed failed, $((SECONDS - start)) s"
 grep -q '^GUEST-DONE' "$cache/console.log" || { echo "GUEST-FAIL run: no end of the guest"; exit 1; }
 [ "$with_guest" = no ] || cut_and_look || failed=$((failed + 1))
+[ "$with_guest" = no ] || boot_volume "$release" || failed=$((failed + 1))
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -63,24 +63,24 @@ const SCRIPT: [&str; 28] = [
     "cp -r %/tree/crowd @:/srv/a/b/late",
 ];
 
-/// Files of the host, which everybody can read.
-fn host_files(scratch: &Scratch) -> PathBuf {
-    let tree = scratch.file("files/tree");
+/// Files of the host, which everybody can read, made one way round or the other: the host lists them in that order.
+fn host_files(scratch: &Scratch, backwards: bool) -> PathBuf {
+    let files = scratch.file(if backwards { "backwards" } else { "files" });
+    let tree = files.join("tree");
     for directory in ["crowd", "few", "deep/er/still"] {
         fs::create_dir_all(tree.join(directory)).unwrap();
     }
-    // Made in an order that is not that of the names.
-    for number in (0..700_u32).map(|number| number * 331 % 700) {
+    for number in (0..700_u32).map(|number| if backwards { 699 - number } else { number * 331 % 700 }) {
         let bytes = vec![number as u8; (number * 13 % 9000) as usize];
         fs::write(tree.join(format!("crowd/file {number}")), bytes).unwrap();
     }
-    for name in ["z", "a", "m"] {
+    for name in if backwards { ["m", "a", "z"] } else { ["z", "a", "m"] } {
         fs::write(tree.join("few").join(name), name).unwrap();
         fs::write(tree.join("deep/er/still").join(name), vec![1; 70_000]).unwrap();
-        rustix::fs::setxattr(tree.join("few").join(name), "user.b", b"2", rustix::fs::XattrFlags::empty())
-            .unwrap();
-        rustix::fs::setxattr(tree.join("few").join(name), "user.a", b"1", rustix::fs::XattrFlags::empty())
-            .unwrap();
+        for attribute in if backwards { ["user.b", "user.a"] } else { ["user.a", "user.b"] } {
+            let (path, none) = (tree.join("few").join(name), rustix::fs::XattrFlags::empty());
+            rustix::fs::setxattr(path, attribute, attribute.as_bytes(), none).unwrap();
+        }
     }
     fs::write(tree.join("large"), (0..2_500_000_u32).map(|at| (at % 251) as u8).collect::<Vec<u8>>())
         .unwrap();
@@ -91,7 +91,7 @@ fn host_files(scratch: &Scratch) -> PathBuf {
     fs::hard_link(tree.join("large"), tree.join("deep/same")).unwrap();
     let old = File::open(tree.join("few/m")).unwrap();
     old.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000)).unwrap();
-    scratch.file("files")
+    files
 }
 
 /// Who runs the commands, and how.
@@ -139,7 +139,7 @@ fn made(path: &Path, words: &[&str]) {
 fn compare(kinds: &[(&str, &[&str])], other: Who) {
     let scratch = Scratch::new(1 << 30);
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let files = host_files(&scratch);
+    let [files, others] = [false, true].map(|backwards| host_files(&scratch, backwards));
     let program = File::open(env!("CARGO_BIN_EXE_uext4")).unwrap();
     // Through the shell and taskset; the way to the program may be closed to another user.
     rustix::io::fcntl_setfd(&program, rustix::io::FdFlags::empty()).unwrap();
@@ -153,18 +153,18 @@ fn compare(kinds: &[(&str, &[&str])], other: Who) {
         fs::set_permissions(&second, fs::Permissions::from_mode(0o666)).unwrap();
         SCRIPT.iter().for_each(|line| run(FIRST, &program, line, &first, &files));
     }
-    // Another second, for whoever stores one; and the host's files were read meanwhile.
+    // Another second, for whoever stores one.
     std::thread::sleep(Duration::from_millis(1100));
     for (kind, words) in kinds {
         let [first, second] = paths(kind);
-        SCRIPT.iter().for_each(|line| run(other, &program, line, &second, &files));
+        SCRIPT.iter().for_each(|line| run(other, &program, line, &second, &others));
         if let Some(place) = difference(&first, &second) {
             // The first command after which they differ.
             made(&first, words);
             fs::copy(&first, &second).unwrap();
             for line in SCRIPT {
                 run(FIRST, &program, line, &first, &files);
-                run(other, &program, line, &second, &files);
+                run(other, &program, line, &second, &others);
                 if let Some(place) = difference(&first, &second) {
                     panic!("{kind}: {line}: block {place}: {}", debugfs(&first, &format!("icheck {place}")));
                 }

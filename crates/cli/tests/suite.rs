@@ -2,6 +2,7 @@
 
 mod attributes;
 mod bench;
+mod boot;
 mod change;
 mod check;
 mod common;
