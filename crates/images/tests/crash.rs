@@ -137,7 +137,12 @@ fn write_some(device: &dyn Device, handle: &uext4_testkit::device::CrashHandle, 
         let mut buffer = take(length as usize * 512, number);
         handle.mark(Begun(block, length, number));
         let write = request(Op::Write, block * 512, buffer.len() as u32, buffer.memory(0), 0);
-        match rng.below(6) {
+        let way = rng.below(6);
+        if way < 2 && rng.below(2) == 0 {
+            // Then the durable write finds a place that only memory knows.
+            device.write_at(&buffer, block * 512, WriteDurability::Cached).unwrap();
+        }
+        match way {
             0 if fua => {
                 device.write_at(&buffer, block * 512, WriteDurability::Fua).unwrap();
                 handle.mark(DurableOne(begun));
@@ -237,6 +242,34 @@ fn power_cuts_leave_no_damage_and_all_that_was_durable() {
         states += report.states;
     }
     assert!(states > 1500, "{states}");
+}
+
+/// A flush that needs new blocks of refcounts, and a longer table of them: few writes, so that most states are seen.
+#[test]
+fn new_blocks_of_refcounts_come_before_what_they_count() {
+    needs!(Need::Tool("qemu-img"), Need::Tool("qemu-io"));
+    let scratch = Scratch::new(64 << 20);
+    let image = image(&scratch, "cluster_size=512,refcount_bits=64");
+    let before = converted(&image, &[]);
+    let crash = CrashDevice::new(loaded(&image, FILE), CrashOptions::default()).unwrap();
+    let handle = crash.handle();
+    let device = open_on(Arc::new(crash), &image, true).unwrap();
+    // 64 clusters to a block; the table has 64 entries.
+    for (number, first) in [(1, 1600), (2, 1700)] {
+        handle.mark(Begun(first, 70, number));
+        device.write_at(&take(70 * 512, number), first * 512, WriteDurability::Cached).unwrap();
+        device.flush().unwrap();
+        handle.mark(Durable(number.into()));
+    }
+    std::mem::forget(device);
+    let saved = scratch.file("state.qcow2");
+    let options = Options::new("qcow2-refcounts", 1).at_most(1000);
+    assert_states(&handle.log().unwrap(), &options, |state| {
+        state.save(&saved);
+        check(&saved, true);
+        let device = open_on(state.device(), &image, false).map_err(|error| error.to_string())?;
+        is_legal(state, &*device, &before)
+    });
 }
 
 /// After a flush that failed nothing is acknowledged, and what was is still there.
