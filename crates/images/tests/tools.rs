@@ -10,8 +10,8 @@ use uext4_testkit::oracle::{command, text};
 use crate::common::{reap_all, request};
 use uext4_blockdev::Op;
 
-/// Runs one of QEMU's tools. The kernel tears a ring down some time after it was closed, and the file's lock with it: so
-/// what is locked is tried again.
+/// Runs one of QEMU's tools. The kernel tears a ring down some time after it was closed, and the file's lock with it:
+/// so what is locked is tried again.
 #[track_caller]
 fn patient(tool: &mut Command) -> Output {
     for _ in 0..100 {
