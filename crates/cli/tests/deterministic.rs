@@ -5,7 +5,7 @@ use crate::common;
 
 use common::{NOBODY, bad, good, text};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, FileTimes};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -90,7 +90,10 @@ fn host_files(scratch: &Scratch, backwards: bool) -> PathBuf {
     symlink("few/a", tree.join("link")).unwrap();
     fs::hard_link(tree.join("large"), tree.join("deep/same")).unwrap();
     let old = File::open(tree.join("few/m")).unwrap();
-    old.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000)).unwrap();
+    let at = |seconds| std::time::UNIX_EPOCH + Duration::from_secs(seconds);
+    // Whoever reads a file changes when it was last read.
+    let read = at(if backwards { 1_560_000_000 } else { 1_550_000_000 });
+    old.set_times(FileTimes::new().set_modified(at(1_500_000_000)).set_accessed(read)).unwrap();
     files
 }
 
