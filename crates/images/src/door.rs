@@ -26,7 +26,7 @@ pub const KNOWN: Known = Known;
 /// Opens the device that `spec` names, with the formats of this crate.
 ///
 /// # Errors
-/// Those of [`uext4_blockdev::open`], and [`Error::Image`] for an image that cannot be used.
+/// Those of opening its file or memory, and [`Error::Image`] for an image that cannot be used.
 pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<OpenedDevice> {
     uext4_blockdev::open_with(spec, options, &KNOWN)
 }

@@ -5,4 +5,6 @@ pub use uext4_ondisk::ext4::{
     GeometryFields, HashSettings, HashVersion, Incompat, JournalLocation, MmpBlock, MmpOwner, MmpSettings,
     OnError, RoCompat, SeedOfUuid, SnapshotFields, State, Superblock, SuperblockFlags, SuperblockTimes,
 };
-pub use uext4_ondisk::{BlockRange, Corrupt, CorruptKind, EncodeError, Group, Ino, Lblk, Pblk, Place};
+pub use uext4_ondisk::{
+    BlockRange, Corrupt, CorruptKind, DmVeritySuperblock, EncodeError, Group, Ino, Lblk, Pblk, Place,
+};
