@@ -41,17 +41,17 @@ fn image(scratch: &Scratch, bytes: &[u8]) -> std::path::PathBuf {
 fn other_formats_are_named() {
     let scratch = Scratch::new(8 << 20);
     let marks: [(&str, usize, &[u8]); 12] = [
+        (
+            "Microsoft Virtual Hard Disk 2 (make a raw image of it first, as with `qemu-img convert -O raw`)",
+            0,
+            b"vhdxfile",
+        ),
         ("XFS", 0, b"XFSB"),
         ("Btrfs", 0x1_0040, b"_BHRfS_M"),
         ("FAT32", 0x52, b"FAT32   "),
         ("FAT16", 0x36, b"FAT16   "),
         ("Linux swap", 4086, b"SWAPSPACE2"),
         ("LUKS", 0, b"LUKS\xba\xbe\x00\x02"),
-        (
-            "QEMU Copy On Write (make a raw image of it first, as with `qemu-img convert -O raw`)",
-            0,
-            b"QFI\xfb\0\0\0\x03",
-        ),
         ("gzip (uncompress it first)", 0, b"\x1f\x8b\x08\x00"),
         ("XZ (uncompress it first)", 0, b"\xfd7zXZ\x00\x00\x04"),
         ("Zstandard (uncompress it first)", 0, b"\x28\xb5\x2f\xfd"),
@@ -68,6 +68,11 @@ fn other_formats_are_named() {
         let (_, text) = foreign(&image(&scratch, &bytes));
         assert_eq!(text, format!("it looks like {name}"));
     }
+    let mut bytes = vec![0; MIB];
+    bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+    let raw = format!("{}?format=raw", image(&scratch, &bytes).display());
+    let (_, text) = foreign(Path::new(&raw));
+    assert_eq!(text, "it looks like QEMU Copy On Write (the disk in it is read without `format=raw`)");
 }
 
 #[test]

@@ -75,6 +75,10 @@ fn contents(bytes: &[u8]) -> Contents {
     }
     let hint = match format.kind() {
         Kind::Compressed => Some("uncompress it first"),
+        // Otherwise it would have been opened as the disk in it.
+        Kind::Disk if format == FileFormat::QemuCopyOnWrite => {
+            Some("the disk in it is read without `format=raw`")
+        }
         Kind::Disk if format != FileFormat::Iso9660 => {
             Some("make a raw image of it first, as with `qemu-img convert -O raw`")
         }
