@@ -74,9 +74,11 @@ pub fn change_bytes(image: &mut Image, found: &[u8], change: impl FnOnce(&mut [u
     change(&mut image.bytes[at..at + found.len()]);
 }
 
-/// Whether a finding (its line) is one that e2fsck has since 1.47.1: inodes for values that have names or are no files.
+/// Whether a finding (its line) is one that e2fsck has since 1.47.1, inodes for values that have names or are no files,
+/// or never has: it does not look at what fs-verity stored.
 /// The kernel refused them before.
 pub fn is_newer(line: &str) -> bool {
     line.starts_with("entry.value_inode: ")
+        || line.starts_with("verity.")
         || line.starts_with("inode.flags: ") && line.contains("flag ea_inode")
 }

@@ -47,7 +47,7 @@ pub struct DigestArgs {
     #[arg(long)]
     pub dm_verity: bool,
     /// Put that tree into this file or device instead.
-    #[arg(long, value_name = "FILE", requires = "dm_verity", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "DEVICE", requires = "dm_verity", value_hint = ValueHint::FilePath)]
     pub dm_verity_file: Option<OsString>,
     /// The hash function of dm-verity; sha256.
     #[arg(long, value_name = "HASH", requires = "dm_verity", value_parser = algorithm())]
