@@ -39,7 +39,7 @@ impl Pinned {
         NonNull::new(self.0.buf_ptr().cast()).unwrap_or(NonNull::dangling())
     }
 
-    /// Whether the memory begins at a multiple of this many bytes.
+    /// Whether the address of the memory is a multiple of this many bytes.
     pub(crate) fn is_aligned(&self, align: u32) -> bool {
         self.address().addr().get().is_multiple_of(align as usize)
     }

@@ -26,7 +26,7 @@ enum Before {
     Nothing,
     /// A volume with files, made with these options.
     Volume(&'static str),
-    /// The same, in use: its log holds changes that are not home.
+    /// The same volume after a crash: its log has changes that are not checkpointed.
     InUse(&'static str),
 }
 

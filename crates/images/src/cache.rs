@@ -1,4 +1,4 @@
-//! A map that forgets what was not used for long (second chance).
+//! A bounded map: what was not used for the longest time is dropped first (second chance).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

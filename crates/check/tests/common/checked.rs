@@ -74,9 +74,8 @@ pub fn change_bytes(image: &mut Image, found: &[u8], change: impl FnOnce(&mut [u
     change(&mut image.bytes[at..at + found.len()]);
 }
 
-/// Whether a finding (its line) is one that e2fsck has since 1.47.1, inodes for values that have names or are no files,
-/// or never has: it does not look at what fs-verity stored.
-/// The kernel refused them before.
+/// Whether e2fsck 1.47.0 does not report such a finding (its line): inodes for attribute values that have names or are
+/// no files (since 1.47.1; the kernel refused them before), and what fs-verity stored, at which no version looks.
 pub fn is_newer(line: &str) -> bool {
     line.starts_with("entry.value_inode: ")
         || line.starts_with("verity.")

@@ -61,7 +61,7 @@ impl DigestArgs {
     /// Seals the files of a tree.
     ///
     /// # Errors
-    /// Each path that is not there, or is neither a regular file nor a directory, reported by its name.
+    /// Names each path that does not exist, or is neither a regular file nor a directory.
     pub fn seal(&self, tree: &mut Tree, globals: &Globals) -> Result<(), CliError> {
         let salt = self.verity_salt.as_ref().map_or(&[][..], |salt| &salt.0);
         let seal = Seal::new(self.verity_algorithm.unwrap_or_default(), salt);

@@ -35,7 +35,7 @@ pub(super) mod autoclear {
 
 /// Where the features that a writer clears are in the header.
 pub(super) const AUTOCLEAR_AT: u64 = 88;
-/// Where place and size of the table of refcounts are: 8 and 4 bytes.
+/// The header's field for the place of the refcount table, 8 bytes; behind it its size in clusters, 4 bytes.
 pub(super) const REFCOUNTS_AT: u64 = 48;
 
 /// How clusters are compressed.

@@ -22,7 +22,7 @@ impl Making<'_, '_> {
         plan.map(Some).ok_or_else(too_long)
     }
 
-    /// Notes where contents and tree of a sealed file go: logical block, physical block and number of blocks each.
+    /// Notes the places of a sealed file's contents and tree: (logical block, physical block, number of blocks).
     pub(super) fn add_sealed(&mut self, position: usize, plan: SealPlan, pieces: Vec<(u64, u64, u64)>) {
         let block = self.layout.block_size() as u64;
         let (mut contents, mut places) = (0, Vec::new());
