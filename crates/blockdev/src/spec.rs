@@ -80,7 +80,12 @@ impl Scheme {
 
     /// Whether a server has the device: [`Locator::Remote`].
     pub fn is_remote(self) -> bool {
-        matches!(self, Scheme::Nbd | Scheme::NbdUnix | Scheme::Nbds | Scheme::NbdsUnix | Scheme::Rbd)
+        self.is_nbd() || self == Scheme::Rbd
+    }
+
+    /// Whether it is a network block device, with TLS or without.
+    pub fn is_nbd(self) -> bool {
+        matches!(self, Scheme::Nbd | Scheme::NbdUnix | Scheme::Nbds | Scheme::NbdsUnix)
     }
 }
 
