@@ -32,6 +32,7 @@ mod mkfs_files;
 mod mmp;
 mod mount;
 mod names;
+mod nbd;
 mod overlay;
 mod probes;
 mod quota;

@@ -84,9 +84,11 @@ fn qemu_nbd_conforms() {
     conformance(&*device);
     // The server leaves a fourth client waiting: the device goes on with three connections.
     let queues: Vec<_> = (0..4).map(|_| device.queue(&QueueOptions::depth(1)).unwrap()).collect();
-    assert!(queues.iter().all(|queue| {
-        queue.facts().fallbacks.iter().any(|fallback| fallback.contains("without another connection"))
-    }));
+    let fallbacks = queues[3].facts().fallbacks;
+    assert!(
+        fallbacks.iter().any(|fallback| fallback.contains("without another connection")),
+        "{fallbacks:?}"
+    );
     assert!(has_note(&*device, "3 connections; another one was refused"), "{:?}", device.describe());
 }
 
@@ -261,7 +263,7 @@ fn errors_of_every_kind_keep_their_number() {
         "eval",
         "get_size=echo 1M",
         "pread=head -c $3 /dev/zero",
-        &format!("pwrite={}; cat > /dev/null", fails("ENOSPC")),
+        &format!("pwrite=cat > /dev/null; {}", fails("ENOSPC")),
         "can_flush=exit 0",
         &format!("flush={}", fails("EIO")),
         "can_trim=exit 0",

@@ -101,14 +101,17 @@ fn a_server_that_was_replaced_is_not_taken_for_the_old_one() {
 #[test]
 fn a_connection_that_is_cut_anywhere_ends_in_errors() {
     needs!(Need::Tool("nbdkit"));
-    let server = NbdServer::nbdkit(&["memory", "1M"]);
+    let mut server = NbdServer::nbdkit(&["memory", "1M"]);
     let (mut refused, mut cut) = (0, 0);
     for bytes in (0..400).step_by(37).chain((1000..40_000).step_by(1777)) {
+        // nbdkit 1.32 may end when a client goes in the middle of a reply.
+        server.restart();
         let relay = CuttingRelay::new(server.socket(), bytes);
         let device = match open(&format!("{}&connections=1", relay.device()), true) {
             Ok(device) => device,
             Err(error) => {
                 assert!(matches!(error, Error::Remote { action: "connect", .. }), "{error}");
+                assert!(bytes < 400, "the server greets in less than {bytes} bytes");
                 refused += 1;
                 continue;
             }
@@ -130,7 +133,7 @@ fn a_connection_that_is_cut_anywhere_ends_in_errors() {
         drop(queue);
         is_lost(&*device);
     }
-    assert!(refused > 0 && cut > 0);
+    assert!(refused > 0 && cut >= 20, "{refused} {cut}");
 }
 
 /// After the drop nothing writes to the memory, and nobody waits for a server that is gone.

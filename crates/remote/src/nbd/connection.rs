@@ -79,17 +79,21 @@ impl Connection {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    /// Goes on with what the socket is ready for. Completions are told.
-    pub(super) fn turn(&self, ready: PollFlags) {
-        let mut fault = None;
+    /// Goes on with what the socket is ready for. Completions are told. While `more`, takes another reply.
+    pub(super) fn turn(&self, ready: PollFlags, mut more: impl FnMut() -> bool) {
+        let mut last = Ok(());
         if ready.intersects(PollFlags::OUT) && self.handle.wants_write() {
-            fault = self.handle.notify_write().err();
+            last = self.handle.notify_write();
         }
         if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-            fault = self.handle.notify_read().err();
+            // A reply for each, if it is there: cheaper than to ask the system each time whether one is.
+            last = self.handle.notify_read();
+            while last.is_ok() && more() {
+                last = self.handle.notify_read();
+            }
             self.release();
         }
-        self.look(fault);
+        self.look(last.err());
     }
 
     /// After a read of the socket that found nothing libnbd waits for the beginning of a reply, and sends nothing until

@@ -258,9 +258,7 @@ impl Lane {
                 if woken.bell {
                     self.silence();
                 }
-                if !woken.socket.is_empty() {
-                    self.connection.turn(woken.socket);
-                }
+                self.turn(woken.socket);
             }
             Err(errno) => self.connection.cut(&format!("cannot wait for the socket: {errno}")),
         }
@@ -269,10 +267,21 @@ impl Lane {
 
     /// Takes what the socket has, without waiting.
     pub(super) fn poll(&mut self) {
-        let ready = self.connection.ready();
-        if !ready.is_empty() {
-            self.connection.turn(ready);
+        self.turn(self.connection.ready());
+    }
+
+    /// Takes replies as long as the last one was for this lane, and others of its are missing.
+    fn turn(&self, ready: PollFlags) {
+        if ready.is_empty() {
+            return;
         }
+        let mut before = 0;
+        self.connection.turn(ready, || {
+            let arrived = self.mailbox.arrived.lock().len();
+            let more = arrived > before && arrived < self.flying as usize;
+            before = arrived;
+            more
+        });
     }
 
     /// Whether the bell rings for the next arrival that another thread delivers.
