@@ -304,8 +304,8 @@ impl Handle {
         self.flag(call!(self, can_multi_conn))
     }
 
-    /// A duplicate of the socket's descriptor: libnbd closes its own as soon as the connection is over, and another file
-    /// may get its number.
+    /// A duplicate of the socket's descriptor: libnbd closes its own as soon as the connection is over, and another
+    /// file may get its number.
     pub(super) fn socket(&self) -> Answer<OwnedFd> {
         let socket = call!(self, aio_get_fd);
         self.done(socket)?;

@@ -39,8 +39,8 @@ impl NbdDevice {
     /// Connects.
     ///
     /// # Errors
-    /// [`Error::Library`] without libnbd, [`Error::Remote`] if the server refuses, with `EROFS` for writing to an export
-    /// that is read-only, [`Error::Unsupported`] for an export that cannot be used.
+    /// [`Error::Library`] without libnbd, [`Error::Remote`] if the server refuses, with `EROFS` for writing to an
+    /// export that is read-only, [`Error::Unsupported`] for an export that cannot be used.
     pub(super) fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<Self> {
         let target = Target::new(spec)?;
         let pool = Pool::open(target)?;
