@@ -84,35 +84,6 @@ fn a_partition_on_a_server_and_qemus_server() {
     judge(&disk, server);
 }
 
-/// Every file whose copy was acknowledged by the end of the command before the kill is there.
-#[test]
-fn a_killed_client_leaves_a_volume_that_recovers() {
-    needs!(Need::Tool("nbdkit"), Need::Tool("e2fsck"));
-    let scratch = Scratch::new(256 << 20);
-    let (disk, mut server) = served(&scratch, &[], &[]);
-    let device = server.device("");
-    good(["mkfs", &device]);
-    let source = tree(&scratch, 400);
-    for round in 0..4 {
-        let target = format!("{device}:/kept{round}");
-        good(["cp", source.join("77").to_str().unwrap(), &target]);
-        let torn = format!("{device}:/torn{round}");
-        let mut child =
-            command(["cp", "-r", source.to_str().unwrap(), &torn]).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(20 + 25 * round));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        // What the server had not done yet is not done behind our back.
-        server.restart();
-        for round in 0..=round {
-            let kept = good(["cat", &format!("{device}:/kept{round}")]);
-            assert_eq!(kept, common::pattern(77 * 700));
-        }
-    }
-    good(["mkdir", &format!("{device}:/last")]);
-    judge(&disk, server);
-}
-
 /// Delayed writes, so that the server dies in their middle. What the command before had acknowledged stays.
 #[test]
 fn a_killed_server_aborts_the_volume() {
