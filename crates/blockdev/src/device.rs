@@ -120,6 +120,8 @@ pub enum Sharing {
     Forced,
     /// Private memory.
     Private,
+    /// The device has no lock that keeps others away: only the volume can have one (multi-mount protection).
+    Unlocked,
 }
 
 /// What executes queued requests.

@@ -158,6 +158,30 @@ pub enum Error {
         /// Why not.
         fault: ImageFault,
     },
+    /// A C library that the device needs is not installed, or is too old.
+    #[error("`{scheme}:` devices need {library} ({install}): {reason}")]
+    Library {
+        /// The scheme of the device.
+        scheme: &'static str,
+        /// The file name of the library.
+        library: &'static str,
+        /// The packages that have it.
+        install: &'static str,
+        /// What the dynamic linker says.
+        reason: String,
+    },
+    /// A server, or the library that talks to it, refused or failed.
+    #[error("{device}: {action}: {reason}")]
+    Remote {
+        /// The device, as it is spelled.
+        device: String,
+        /// What was being done.
+        action: &'static str,
+        /// What the library says.
+        reason: String,
+        /// The error number.
+        errno: i32,
+    },
     /// The partition table has no such partition, or cannot be read.
     #[error("partition {number}: {reason}")]
     Partition {
@@ -315,14 +339,14 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { errno, .. } | Error::Nvme { errno, .. } => *errno,
-            Error::Open { errno, .. } | Error::Priority { errno, .. } => *errno,
+            Error::Open { errno, .. } | Error::Priority { errno, .. } | Error::Remote { errno, .. } => *errno,
             Error::OutOfRange { .. } | Error::Misaligned { .. } | Error::BadSpec { .. } => libc::EINVAL,
             // Not the device's errno, which would tell the caller to try again too.
             Error::GaveUp { .. } => libc::EIO,
             Error::Forked => libc::EPERM,
             Error::ReadOnly => libc::EROFS,
             Error::InUse(_) => libc::EBUSY,
-            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::Unsupported(_) | Error::Library { .. } => libc::EOPNOTSUPP,
             Error::PoolExhausted { .. } | Error::OverlayFull { .. } => libc::ENOMEM,
             Error::Overlay { fault, .. } => fault.errno(),
             Error::Image { fault, .. } => fault.errno(),

@@ -6,22 +6,14 @@
 use crate::engine::{DaxDevice, MemoryDevice, MemoryOptions, NullDevice, NvmeDevice};
 use crate::layer::{LatencyDevice, Mask, MaskDevice, SliceDevice};
 use crate::own::{self, Claim};
+use crate::registry::{OpenOptions, Registry};
 use crate::spec::{Cache, DeviceSpec, Format, Locator, Named, Scheme, SpecOptions};
-use crate::store::{Formats, ImageOptions, RawOnly, open_file};
+use crate::store::{ImageOptions, open_file};
 use crate::{Device, Error, Result, overlaid, partition};
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
-
-/// How to open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct OpenOptions {
-    /// Open for writing (a `?ro` in the specification wins).
-    pub write: bool,
-    /// Open read-only even if the device is in use. Has no effect on writers, which are still refused.
-    pub force: bool,
-}
 
 /// An opened device. Its lock or exclusive claim lives until the device and all its queues are dropped.
 #[derive(Debug, Clone)]
@@ -39,21 +31,22 @@ pub struct Opened {
 /// `cache=none` and `fua=on` are accepted on real devices only if they are true, and `flush_rate` only by `mem:`, which
 /// models its cache.
 pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<Opened> {
-    open_with(spec, options, &RawOnly)
+    open_with(spec, options, &Registry::EMPTY)
 }
 
-/// [`open`] with formats of images beyond raw ones: a disk inside an image is the device.
+/// [`open`] with what other crates have: formats of images beyond raw ones, whose disk is the device then, and engines
+/// for the devices of servers.
 ///
 /// # Errors
-/// Those of [`open`] and of the formats.
-pub fn open_with(spec: &DeviceSpec, options: OpenOptions, formats: &dyn Formats) -> Result<Opened> {
+/// Those of [`open`], of the formats and of the engines.
+pub fn open_with(spec: &DeviceSpec, options: OpenOptions, registry: &Registry<'_>) -> Result<Opened> {
     if spec.options.flush_rate.is_some() && spec.scheme != Scheme::Memory {
         return Err(Error::Unsupported(format!("`flush_rate` on {spec}: only `mem:` models its cache")));
     }
     let write = options.write && !spec.options.read_only;
     let overlay = spec.options.overlay.as_deref();
     // The base of an overlay is never written to.
-    let device = open_engine(spec, OpenOptions { write: write && overlay.is_none(), ..options }, formats)?;
+    let device = open_engine(spec, OpenOptions { write: write && overlay.is_none(), ..options }, registry)?;
     let mut device = narrow(device, &spec.options)?;
     if let Some(file) = overlay {
         device = overlaid::open_over(device, spec, file, write, options.force)?;
@@ -62,13 +55,14 @@ pub fn open_with(spec: &DeviceSpec, options: OpenOptions, formats: &dyn Formats)
     Ok(Opened { device: delay(device, spec) })
 }
 
-fn open_engine(spec: &DeviceSpec, options: OpenOptions, formats: &dyn Formats) -> Result<Arc<dyn Device>> {
+fn open_engine(spec: &DeviceSpec, options: OpenOptions, registry: &Registry<'_>) -> Result<Arc<dyn Device>> {
     let SpecOptions { format, named, .. } = spec.options;
     let image = |path, sync, write| {
         let image = ImageOptions { path, write, force: options.force, sync, format, named };
-        open_image(&image, formats)
+        open_image(&image, registry)
     };
-    let bytes_only = matches!(spec.scheme, Scheme::Dax | Scheme::Nvme | Scheme::Memory);
+    let bytes_only =
+        matches!(spec.scheme, Scheme::Dax | Scheme::Nvme | Scheme::Memory) || spec.scheme.is_remote();
     if bytes_only && (format.is_some_and(|format| format != Format::Raw) || named != Named::default()) {
         return Err(Error::Unsupported(format!("images in a format of their own by `{}:`", spec.scheme)));
     }
@@ -82,7 +76,8 @@ fn open_engine(spec: &DeviceSpec, options: OpenOptions, formats: &dyn Formats) -
         (Scheme::Memory, Locator::Size(size)) => Arc::new(open_memory(*size, &spec.options)?),
         // The image is only copied: nothing is ever written to it.
         (Scheme::Null, Locator::Path(path)) => Arc::new(NullDevice::load(image(path, true, false)?)?),
-        (Scheme::Memory, Locator::Path(_)) | (_, Locator::Size(_)) => {
+        (scheme, Locator::Remote(_)) if scheme.is_remote() => registry.open(spec, options)?,
+        _ => {
             let reason = format!("`{}:` cannot open this kind of locator", spec.scheme);
             return Err(Error::BadSpec { spec: spec.to_string(), reason });
         }
@@ -90,11 +85,11 @@ fn open_engine(spec: &DeviceSpec, options: OpenOptions, formats: &dyn Formats) -
 }
 
 /// Opens a file, and the image in it.
-fn open_image(options: &ImageOptions<'_>, formats: &dyn Formats) -> Result<Arc<dyn Device>> {
+fn open_image(options: &ImageOptions<'_>, registry: &Registry<'_>) -> Result<Arc<dyn Device>> {
     let file = open_file(options)?;
-    match formats.recognise(&file, options)? {
+    match registry.formats.recognise(&file, options)? {
         Format::Raw => Ok(Arc::new(file)),
-        format => formats.open(format, Arc::new(file.growing()), options),
+        format => registry.formats.open(format, Arc::new(file.growing()), options),
     }
 }
 

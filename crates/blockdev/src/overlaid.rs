@@ -46,6 +46,10 @@ pub(crate) fn facts(base: &dyn Device, spec: &DeviceSpec) -> Result<BaseFacts> {
 fn base_path(spec: &DeviceSpec) -> Result<&Path> {
     match (&spec.locator, spec.scheme) {
         (Locator::Path(path), Scheme::File | Scheme::Sync | Scheme::Dax | Scheme::Nvme) => Ok(path),
+        (Locator::Remote(_), _) => Err(Error::Unsupported(format!(
+            "an overlay of `{}:`: its base is a file or block device",
+            spec.scheme
+        ))),
         _ => Err(Error::Unsupported(format!("an overlay of `{}:`, which keeps nothing", spec.scheme))),
     }
 }

@@ -3,7 +3,7 @@
 use crate::layer::OverlayFile;
 use crate::overlaid::{facts, open_file, sync_folder};
 use crate::spec::DeviceSpec;
-use crate::{Error, Formats, OpenOptions, OverlayFault, Result, open_with};
+use crate::{Error, OpenOptions, OverlayFault, Registry, Result, open_with};
 use std::path::Path;
 
 /// Opens an overlay file to look at it.
@@ -30,11 +30,11 @@ pub fn base(overlay: &OverlayFile) -> Result<DeviceSpec> {
 ///
 /// # Errors
 /// [`Error::InUse`] while the overlay or the base is used, by another overlay too; [`Error::Overlay`] if the base is
-/// another one or was changed; those of the base's format, one of `formats`; read and write errors.
+/// another one or was changed; those of the base's format, one of `registry`; read and write errors.
 pub fn merge(
     file: &Path,
     base: Option<&DeviceSpec>,
-    formats: &dyn Formats,
+    registry: &Registry<'_>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64> {
     let mut overlay = OverlayFile::open(open_file(file, true, false)?, file.display().to_string())?;
@@ -45,7 +45,7 @@ pub fn merge(
     if spec.options.overlay.is_some() {
         return Err(Error::Unsupported("a merge into an overlay".into()));
     }
-    let device = open_with(&spec, OpenOptions { write: true, force: false }, formats)?.device;
+    let device = open_with(&spec, OpenOptions { write: true, force: false }, registry)?.device;
     let facts = facts(&*device, &spec)?;
     overlay.merge(&*device, &facts, progress)?;
     let bytes = overlay.changed_bytes();

@@ -4,19 +4,22 @@
 //!
 //! 1. **Scheme.** The text before the first `:` is a scheme if it has a scheme's letters (`[A-Za-z][A-Za-z0-9+.-]*`, so
 //!    never a `/`, `?`, `%`) and is not followed by a single `/`. Known schemes (`file`, `sync`, `dax`, `nvme`, `mem`,
-//!    `null`) are recognised even before a single `/`. An unknown one is an error: `foo:bar.img` is refused; the file
-//!    of that name is `./foo:bar.img` or `file:foo:bar.img`. `disk.img:/etc` has no scheme: one `/` follows. `x://…`
-//!    always reads as a scheme.
-//! 2. **Authority.** `file:///disk.img` is `/disk.img`; the authority must be empty or `localhost`.
+//!    `null`, `nbd`, `nbd+unix`, `nbds`, `nbds+unix`, `rbd`) are recognised even before a single `/`. An unknown one is
+//!    an error: `foo:bar.img` is refused; the file of that name is `./foo:bar.img` or `file:foo:bar.img`.
+//!    `disk.img:/etc` has no scheme: one `/` follows. `x://…` always reads as a scheme.
+//! 2. **Authority.** `file:///disk.img` is `/disk.img`; the authority must be empty or `localhost`. That of `nbd://` is
+//!    the server: `nbd://host[:port]/export`.
 //! 3. **Options** follow the first `?`, separated by `&`. Unknown, empty and repeated keys are errors.
 //! 4. **Locator.** `:/`, `?`, `&`, `%` inside it are percent-encoded; any byte except NUL may be.
 //!
 //! `:/` after the scheme is not part of a device: it separates the device from a path inside its volume.
 
 mod images;
+mod remote;
 mod units;
 
 pub use images::{Format, Named};
+pub use remote::{RbdName, Remote, RemoteOptions, Tls};
 pub use units::{parse_scaled, parse_size};
 
 use crate::{Error, Result};
@@ -42,32 +45,47 @@ pub enum Scheme {
     Memory,
     /// `null:IMAGE`: metadata from a copy of IMAGE in memory; queued data requests move nothing.
     Null,
+    /// `nbd://host[:port]/export`: a network block device.
+    Nbd,
+    /// `nbd+unix:///export?socket=PATH`: the same over a local socket.
+    NbdUnix,
+    /// `nbds://…`: [`Scheme::Nbd`] with TLS.
+    Nbds,
+    /// `nbds+unix:///…`: [`Scheme::NbdUnix`] with TLS.
+    NbdsUnix,
+    /// `rbd:pool/[namespace/]image[@snapshot]`: an image of a Ceph cluster.
+    Rbd,
 }
 
 /// Supported schemes and their spelling.
-const SCHEMES: [(&str, Scheme); 6] = [
+const SCHEMES: [(&str, Scheme); 11] = [
     ("file", Scheme::File),
     ("sync", Scheme::Sync),
     ("dax", Scheme::Dax),
     ("nvme", Scheme::Nvme),
     ("mem", Scheme::Memory),
     ("null", Scheme::Null),
+    ("nbd", Scheme::Nbd),
+    ("nbd+unix", Scheme::NbdUnix),
+    ("nbds", Scheme::Nbds),
+    ("nbds+unix", Scheme::NbdsUnix),
+    ("rbd", Scheme::Rbd),
 ];
-
-/// Reserved schemes: correctly spelled, but not supported in this release.
-const LATER_SCHEMES: [&str; 3] = ["nbd", "nbd+unix", "rbd"];
 
 impl Scheme {
     /// The spelling, without the colon.
     pub fn name(self) -> &'static str {
-        match self {
-            Scheme::File => "file",
-            Scheme::Sync => "sync",
-            Scheme::Dax => "dax",
-            Scheme::Nvme => "nvme",
-            Scheme::Memory => "mem",
-            Scheme::Null => "null",
-        }
+        SCHEMES.iter().find(|(_, scheme)| *scheme == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether a server has the device: [`Locator::Remote`].
+    pub fn is_remote(self) -> bool {
+        self.is_nbd() || self == Scheme::Rbd
+    }
+
+    /// Whether it is a network block device, with TLS or without.
+    pub fn is_nbd(self) -> bool {
+        matches!(self, Scheme::Nbd | Scheme::NbdUnix | Scheme::Nbds | Scheme::NbdsUnix)
     }
 }
 
@@ -78,6 +96,8 @@ pub enum Locator {
     Path(PathBuf),
     /// Bytes of memory (`mem:` only), a positive multiple of 512.
     Size(u64),
+    /// What a server has ([`Scheme::is_remote`] only).
+    Remote(Remote),
 }
 
 /// A volatile write cache that the user claims or denies.
@@ -118,6 +138,8 @@ pub struct SpecOptions {
     /// `overlay=FILE`: changes are kept in this file, and the device itself is only read. The file is made if there is
     /// none and the device is opened for writing.
     pub overlay: Option<PathBuf>,
+    /// What only devices of servers have.
+    pub remote: RemoteOptions,
 }
 
 /// A parsed device.
@@ -125,7 +147,8 @@ pub struct SpecOptions {
 pub struct DeviceSpec {
     /// Engine.
     pub scheme: Scheme,
-    /// What it opens: [`Locator::Size`] for [`Scheme::Memory`], otherwise [`Locator::Path`].
+    /// What it opens: [`Locator::Size`] for [`Scheme::Memory`], [`Locator::Remote`] for what a server has, otherwise
+    /// [`Locator::Path`].
     pub locator: Locator,
     /// Options.
     pub options: SpecOptions,
@@ -135,7 +158,6 @@ pub struct DeviceSpec {
 enum Prefix<'a> {
     Absent,
     Known(Scheme),
-    Later(&'a str),
     Unknown(&'a str),
 }
 
@@ -143,7 +165,7 @@ impl DeviceSpec {
     /// Parses a device.
     ///
     /// # Errors
-    /// [`Error::BadSpec`] for anything malformed, [`Error::Unsupported`] for `nbd` and `rbd`.
+    /// [`Error::BadSpec`] for anything malformed.
     pub fn parse(text: &str) -> Result<Self> {
         Self::parse_bytes(text.as_bytes())
     }
@@ -157,9 +179,6 @@ impl DeviceSpec {
         let scheme = match prefix {
             Prefix::Absent => Scheme::File,
             Prefix::Known(scheme) => scheme,
-            Prefix::Later(name) => {
-                return Err(Error::Unsupported(format!("scheme `{name}:` is not built into this release")));
-            }
             Prefix::Unknown(name) => {
                 let meant = closest_scheme(name)
                     .map_or_else(String::new, |known| format!("did you mean `{known}:`? "));
@@ -168,7 +187,9 @@ impl DeviceSpec {
             }
         };
         let body = match prefix {
-            Prefix::Known(scheme) if scheme != Scheme::Memory => strip_authority(text, rest)?,
+            Prefix::Known(scheme) if scheme != Scheme::Memory && !scheme.is_remote() => {
+                strip_authority(text, rest)?
+            }
             _ => rest,
         };
         if body.windows(2).any(|pair| pair == b":/") {
@@ -178,6 +199,7 @@ impl DeviceSpec {
             Some(mark) => (&body[..mark], parse_options(text, &body[mark + 1..])?),
             None => (body, SpecOptions::default()),
         };
+        options.remote.check(scheme).map_err(|reason| bad(text, reason))?;
         Ok(DeviceSpec { scheme, locator: parse_locator(text, scheme, locator)?, options })
     }
 
@@ -231,9 +253,6 @@ fn split_prefix(text: &[u8]) -> (Prefix<'_>, &[u8]) {
     if let Some((_, scheme)) = SCHEMES.iter().find(|(known, _)| *known == name) {
         return (Prefix::Known(*scheme), rest);
     }
-    if LATER_SCHEMES.contains(&name) {
-        return (Prefix::Later(name), rest);
-    }
     if rest.starts_with(b"/") && !rest.starts_with(b"//") {
         return (Prefix::Absent, text);
     }
@@ -257,6 +276,10 @@ fn parse_locator(text: &[u8], scheme: Scheme, raw: &[u8]) -> Result<Locator> {
     if raw.contains(&b'&') {
         return Err(bad(text, "`&` inside the locator must be written `%26`"));
     }
+    if scheme.is_remote() {
+        let remote = Remote::parse(scheme, raw, |raw| percent_decode(text, raw));
+        return remote.map(Locator::Remote).map_err(|reason| bad(text, reason));
+    }
     let bytes = percent_decode(text, raw)?;
     if bytes.is_empty() {
         return Err(bad(text, "the locator is empty"));
@@ -265,7 +288,7 @@ fn parse_locator(text: &[u8], scheme: Scheme, raw: &[u8]) -> Result<Locator> {
         return Err(bad(text, "the locator has a NUL byte"));
     }
     if scheme != Scheme::Memory {
-        return Ok(Locator::Path(PathBuf::from(std::ffi::OsString::from_vec(bytes))));
+        return Ok(Locator::Path(path_of(bytes)));
     }
     let size = std::str::from_utf8(&bytes).ok().and_then(units::parse_size);
     match size {
@@ -296,6 +319,10 @@ fn parse_options(text: &[u8], raw: &[u8]) -> Result<SpecOptions> {
             options.overlay = Some(overlay_path(value).map_err(|reason| bad(text, reason))?);
             continue;
         }
+        if let Some(stored) = options.remote.set(&key_text, value.as_deref()) {
+            stored.map_err(|reason| bad(text, reason))?;
+            continue;
+        }
         let value = value.map(|value| String::from_utf8_lossy(&value).into_owned());
         set_option(&mut options, &key_text, value.as_deref()).map_err(|reason| bad(text, reason))?;
     }
@@ -305,17 +332,19 @@ fn parse_options(text: &[u8], raw: &[u8]) -> Result<SpecOptions> {
     Ok(options)
 }
 
+fn path_of(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
 /// The value of `overlay`: any bytes that a path may have.
 fn overlay_path(value: Option<Vec<u8>>) -> std::result::Result<PathBuf, String> {
     match value {
-        Some(path) if !path.is_empty() && !path.contains(&0) => {
-            Ok(PathBuf::from(std::ffi::OsString::from_vec(path)))
-        }
+        Some(path) if !path.is_empty() && !path.contains(&0) => Ok(path_of(path)),
         _ => Err("option `overlay` needs the path of a file".into()),
     }
 }
 
-/// The keys of all options.
+/// The keys of the options that every device has. Others are [`RemoteOptions::KEYS`].
 const KEYS: [&str; 12] = [
     "ro",
     "partition",
@@ -401,8 +430,9 @@ fn set_option(options: &mut SpecOptions, key: &str, value: Option<&str>) -> std:
             options.named = value.and_then(Named::of).ok_or_else(|| needs("`no`, `beside` or `any`"))?;
         }
         _ => {
+            let known = KEYS.into_iter().chain(RemoteOptions::KEYS);
             let meant =
-                closest(key, KEYS).map_or_else(String::new, |known| format!(" (did you mean `{known}`?)"));
+                closest(key, known).map_or_else(String::new, |known| format!(" (did you mean `{known}`?)"));
             return Err(format!("unknown option `{key}`{meant}"));
         }
     }
@@ -448,6 +478,7 @@ impl fmt::Display for DeviceSpec {
         match &self.locator {
             Locator::Size(size) => f.write_str(&units::format_size(*size))?,
             Locator::Path(path) => write_path(f, self.scheme, path.as_os_str())?,
+            Locator::Remote(remote) => remote.write(self.scheme, f)?,
         }
         write_options(f, &self.options)
     }
@@ -518,6 +549,7 @@ fn write_options(f: &mut fmt::Formatter<'_>, options: &SpecOptions) -> fmt::Resu
     if let Some(path) = &options.overlay {
         items.push(format!("overlay={}", encoded(path.as_os_str().as_bytes())));
     }
+    options.remote.write(&mut items);
     if !items.is_empty() {
         write!(f, "?{}", items.join("&"))?;
     }

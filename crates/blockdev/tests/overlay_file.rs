@@ -11,7 +11,7 @@ use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::layer::{BaseFacts, CountingDevice, OverlayFileDevice};
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{
-    Buffer, BufferPool, Device, DeviceQueue, Error, Op, OpenOptions, OverlayFault, QueueOptions, RawOnly,
+    Buffer, BufferPool, Device, DeviceQueue, Error, Op, OpenOptions, OverlayFault, QueueOptions, Registry,
     Request, WriteDurability, open, overlay,
 };
 use uext4_testkit::crash::{Options, State, assert_states};
@@ -434,11 +434,11 @@ fn files_are_shared_merged_and_dropped() {
     second.write_at(&take(block, 2), 0, WriteDurability::Cached).unwrap();
     assert!(matches!(open_rw(&spec(&base, &one)), Err(Error::InUse(_))), "one writer of an overlay");
     assert!(matches!(overlay::discard(&one), Err(Error::InUse(_))));
-    assert!(matches!(overlay::merge(&one, None, &RawOnly, &mut |_| ()), Err(Error::InUse(_))));
+    assert!(matches!(overlay::merge(&one, None, &Registry::EMPTY, &mut |_| ()), Err(Error::InUse(_))));
     assert_eq!(fs::metadata(&one).unwrap().permissions().mode() & 0o777, 0o600);
     drop(second);
     // The base is still in use by the first overlay.
-    assert!(matches!(overlay::merge(&two, None, &RawOnly, &mut |_| ()), Err(Error::InUse(_))));
+    assert!(matches!(overlay::merge(&two, None, &Registry::EMPTY, &mut |_| ()), Err(Error::InUse(_))));
     let mut wanted = vec![0; SIZE as usize];
     let mut piece = take(1 << 20, 0);
     for (number, part) in wanted.chunks_mut(1 << 20).enumerate() {
@@ -458,7 +458,7 @@ fn files_are_shared_merged_and_dropped() {
     let changed = inspected.changed_bytes();
     drop(inspected);
     let mut merged = 0;
-    assert_eq!(overlay::merge(&one, None, &RawOnly, &mut |bytes| merged += bytes).unwrap(), changed);
+    assert_eq!(overlay::merge(&one, None, &Registry::EMPTY, &mut |bytes| merged += bytes).unwrap(), changed);
     assert_eq!(merged, changed);
     assert!(fs::read(&base).unwrap() == wanted && !one.exists());
 

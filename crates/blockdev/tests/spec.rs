@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use uext4_blockdev::Error;
-use uext4_blockdev::spec::{DeviceSpec, Format, Locator, Named, Scheme, SpecOptions};
+use uext4_blockdev::spec::{DeviceSpec, Format, Locator, Named, RbdName, Remote, Scheme, SpecOptions, Tls};
+use uext4_blockdev::{Error, OpenOptions};
 
 fn memory(size: u64) -> DeviceSpec {
     DeviceSpec { scheme: Scheme::Memory, locator: Locator::Size(size), options: SpecOptions::default() }
@@ -137,11 +137,123 @@ fn nvme_names_a_block_device() {
     assert_eq!(part.to_string(), "nvme:/dev/nvme0n1?partition=3");
 }
 
+fn remote(scheme: Scheme, server: &str, name: &str) -> DeviceSpec {
+    let locator = Locator::Remote(Remote { server: server.into(), name: name.into() });
+    DeviceSpec { scheme, locator, options: SpecOptions::default() }
+}
+
 #[test]
-fn network_schemes_are_known_but_not_served() {
-    for text in ["nbd://host:10809/export", "nbd+unix:///export?socket=/run/s", "rbd:pool/image@snap"] {
-        assert!(matches!(DeviceSpec::parse(text), Err(Error::Unsupported(_))), "{text}");
+fn devices_of_servers_are_spelled_out() {
+    let socket = |o: &mut SpecOptions| o.remote.socket = Some("/run/s".into());
+    for (text, spec, canonical) in [
+        ("nbd://host/a", remote(Scheme::Nbd, "host", "a"), "nbd://host/a"),
+        ("nbd://host", remote(Scheme::Nbd, "host", ""), "nbd://host/"),
+        (
+            "nbd://h-1.net:10810/a/b%20c",
+            remote(Scheme::Nbd, "h-1.net:10810", "a/b c"),
+            "nbd://h-1.net:10810/a/b%20c",
+        ),
+        ("nbds://[::1]:1/", remote(Scheme::Nbds, "[::1]:1", ""), "nbds://[::1]:1/"),
+        (
+            "nbd+unix:///a?socket=/run/s",
+            with(remote(Scheme::NbdUnix, "", "a"), socket),
+            "nbd+unix:///a?socket=/run/s",
+        ),
+        (
+            "nbds+unix://?socket=%2frun/s&connections=4&tls-verify-peer=0",
+            with(remote(Scheme::NbdsUnix, "", ""), |o| {
+                socket(o);
+                o.remote.connections = Some(4);
+                o.remote.tls.push((Tls::VerifyPeer, "0".into()));
+            }),
+            "nbds+unix:///?socket=/run/s&connections=4&tls-verify-peer=0",
+        ),
+        ("rbd:p/i", remote(Scheme::Rbd, "", "p/i"), "rbd:p/i"),
+        (
+            "rbd:p/n/i@s?conf=/etc/c.conf&id=me",
+            with(remote(Scheme::Rbd, "", "p/n/i@s"), |o| {
+                (o.remote.conf, o.remote.id) = (Some("/etc/c.conf".into()), Some("me".into()));
+            }),
+            "rbd:p/n/i@s?conf=/etc/c.conf&id=me",
+        ),
+    ] {
+        let parsed = DeviceSpec::parse(text).unwrap();
+        assert_eq!(parsed, spec, "{text}");
+        assert_eq!(parsed.to_string(), canonical);
+        assert_eq!(DeviceSpec::parse(canonical).unwrap(), spec, "{canonical}");
     }
+}
+
+#[test]
+fn parts_of_the_names_of_servers() {
+    let of = |text: &str| match DeviceSpec::parse(text).unwrap().locator {
+        Locator::Remote(remote) => remote,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(of("nbd://host/x").host_and_port(), ("host", 10809));
+    assert_eq!(of("nbd://host:7/x").host_and_port(), ("host", 7));
+    assert_eq!(of("nbd://[fe80::1]:7").host_and_port(), ("fe80::1", 7));
+    assert_eq!(of("nbd://[fe80::1]").host_and_port(), ("fe80::1", 10809));
+    let name = |pool, namespace, image, snapshot| Some(RbdName { pool, namespace, image, snapshot });
+    assert_eq!(of("rbd:p/i").rbd_name(), name("p", "", "i", None));
+    assert_eq!(of("rbd:p/n/i@s").rbd_name(), name("p", "n", "i", Some("s")));
+}
+
+#[test]
+fn refused_names_of_servers() {
+    for (text, part) in [
+        ("nbd:host/x", "`//` must follow"),
+        ("nbd:///x", "not a host"),
+        ("nbd://a b/x", "not a host"),
+        ("nbd://host:0/x", "not a port"),
+        ("nbd://host:/x", "without `:/path`"),
+        ("nbd://host:", "not a port"),
+        ("nbd://host:65536/x", "not a port"),
+        ("nbd://host:+1/x", "not a port"),
+        ("nbd://[::g]/x", "not a host"),
+        ("nbd://host/%ff", "not UTF-8"),
+        ("nbd://host/%00", "NUL"),
+        ("nbd+unix:///x", "needs the option `socket=PATH`"),
+        ("nbd+unix://host/x?socket=/s", "has no host"),
+        ("nbd+unix:///x?socket=", "needs a path"),
+        ("nbd+unix:///x?socket=/s&id=me", "only for `rbd:`"),
+        ("nbd://host/x?socket=/s", "only for `nbd+unix:"),
+        ("nbd://host/x?tls-username=me", "only for `nbds:"),
+        ("nbds://host/x?tls-verify-peer=no", "needs 0 or 1"),
+        ("nbds://host/x?tls-cert=d", "did you mean `tls-certificates`"),
+        ("nbd://host/x?connections=0", "from 1 to 64"),
+        ("nbd://host/x?connections=65", "from 1 to 64"),
+        ("disk.img?connections=2", "only for `nbd:`"),
+        ("disk.img?conf=/c", "only for `rbd:`"),
+        ("rbd:", "pool/[namespace/]image"),
+        ("rbd:image", "pool/[namespace/]image"),
+        ("rbd:p/", "pool/[namespace/]image"),
+        ("rbd:/i", "pool/[namespace/]image"),
+        ("rbd:p//i", "pool/[namespace/]image"),
+        ("rbd:p/a/b/i", "pool/[namespace/]image"),
+        ("rbd:p/i@", "pool/[namespace/]image"),
+        ("rbd:p/i@a@b", "pool/[namespace/]image"),
+    ] {
+        match DeviceSpec::parse(text) {
+            Err(Error::BadSpec { spec, reason }) => {
+                assert_eq!(spec, text);
+                assert!(reason.contains(part), "{text}: {reason}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+}
+
+/// Without an engine in the registry.
+#[test]
+fn servers_need_an_engine() {
+    for text in ["nbd://host:10809/export", "nbd+unix:///export?socket=/run/s", "rbd:pool/image@snap"] {
+        let refused = uext4_blockdev::open(&DeviceSpec::parse(text).unwrap(), OpenOptions::default());
+        assert!(matches!(&refused, Err(Error::Unsupported(why)) if why.contains("no engine")), "{refused:?}");
+    }
+    let image = DeviceSpec::parse("rbd:pool/image?format=qcow2").unwrap();
+    let refused = uext4_blockdev::open(&image, OpenOptions::default()).unwrap_err().to_string();
+    assert!(refused.contains("format of their own"), "{refused}");
 }
 
 fn any_path() -> impl Strategy<Value = PathBuf> {
@@ -157,6 +269,18 @@ proptest! {
     fn every_path_round_trips(path in any_path(), which in 0usize..5) {
         let scheme = [Scheme::File, Scheme::Sync, Scheme::Dax, Scheme::Nvme, Scheme::Null][which];
         let spec = DeviceSpec { scheme, locator: Locator::Path(path), options: SpecOptions::default() };
+        let text = spec.to_string();
+        prop_assert_eq!(DeviceSpec::parse(&text).unwrap(), spec, "{}", text);
+    }
+
+    #[test]
+    fn every_export_round_trips(name in "[^\\x00]{0,16}", socket in any_path(), which in 0usize..3) {
+        let (scheme, server) =
+            [(Scheme::Nbd, "[::1]:7"), (Scheme::Nbds, "host"), (Scheme::NbdUnix, "")][which];
+        let mut spec = remote(scheme, server, &name);
+        if scheme == Scheme::NbdUnix {
+            spec.options.remote.socket = Some(socket);
+        }
         let text = spec.to_string();
         prop_assert_eq!(DeviceSpec::parse(&text).unwrap(), spec, "{}", text);
     }

@@ -27,11 +27,15 @@ DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the
   sync:disk.img               the same without io_uring
   dax:/mnt/pmem/disk.img      mapped memory
   nvme:/dev/nvme0n1           NVMe commands through io_uring, below the block layer
+  nbd://host[:port]/export, nbd+unix:///export?socket=PATH, nbds… with TLS
+                              an export of a server of network block devices
   mem:64M, null:disk.img      memory; data requests that transfer no data (for measuring)
   ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?fua_latency=2ms
   ?flush_rate=64M (mem: bytes of cached writes that a flush writes out per second)
   ?cache=volatile|none ?fua=on|off
   ?format=raw|qcow2|vmdk (by content if absent) ?backing=no|beside|any (files that an image names)
+  ?connections=N (to a server) ?tls-certificates=DIR ?tls-psk-file=FILE ?tls-username=NAME
+  ?tls-hostname=NAME ?tls-verify-peer=0
   ?overlay=FILE (changes are kept in FILE, the device is only read)
 `:/`, `?`, `&`, `%` inside a locator are percent-encoded.
 

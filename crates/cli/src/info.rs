@@ -452,6 +452,7 @@ fn device_report(device: &dyn Device) -> DeviceReport {
             Sharing::SharedRead => "shared_read",
             Sharing::Forced => "forced",
             Sharing::Private => "private",
+            Sharing::Unlocked => "unlocked",
         },
         size: geometry.size,
         logical_block: geometry.logical_block,

@@ -16,11 +16,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
-use uext4::{Fallocate, Volume, VolumeOptions, WriteFlags};
-use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
+use uext4::device::OpenOptions;
+use uext4::{DeviceSpec, Fallocate, Volume, VolumeOptions, WriteFlags};
+use uext4_testkit::{NbdServer, Need, Rng, Scratch, needs, oracle};
 
-/// The child's image, and the source of its random choices.
+/// The child's image, the device by which it opens that (the image itself if there is none), and the source of its
+/// random choices.
 pub const IMAGE: &str = "UEXT4_KILL_IMAGE";
+pub const DEVICE: &str = "UEXT4_KILL_DEVICE";
 pub const DRAWN: &str = "UEXT4_KILL_DRAWN";
 /// Kills of each layout, unless `UEXT4_KILL_ROUNDS` says how many.
 const ROUNDS: u64 = 14;
@@ -77,7 +80,12 @@ fn child(image: &Path) {
     // Its standard input is the end of a pipe that takes marks.
     let pipe = Mutex::new(std::fs::OpenOptions::new().write(true).open("/proc/self/fd/0").unwrap());
     let teller: Teller = Arc::new(move |mark| pipe.lock().unwrap().write_all(&encode(&mark)).unwrap());
-    let volume = Volume::open(image, VolumeOptions::read_write()).unwrap();
+    let spec = match std::env::var(DEVICE) {
+        Ok(device) => DeviceSpec::parse(&device).unwrap(),
+        Err(_) => DeviceSpec::file(image),
+    };
+    let device = uext4::device::open(&spec, OpenOptions { write: true, force: false }).unwrap().device;
+    let volume = Volume::open_device(device, VolumeOptions::read_write()).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (volume, teller) = (volume.clone(), teller.clone());
@@ -154,10 +162,16 @@ fn paths(volume: &Volume) -> Vec<String> {
 
 /// Starts a child that runs a test, kills it after a while, and returns the seed it had and the bytes it sent.
 pub fn killed(test: &str, image: &Path, rng: &mut Rng) -> (u64, Vec<u8>) {
+    killed_on(test, image, None, rng)
+}
+
+/// The same of a child that opens `device`.
+fn killed_on(test: &str, image: &Path, device: Option<&str>, rng: &mut Rng) -> (u64, Vec<u8>) {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let drawn = rng.next_u64() >> 40;
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture", test])
+        .envs(device.map(|device| (DEVICE, device)))
         .env(IMAGE, image)
         .env(DRAWN, drawn.to_string())
         .stdin(Stdio::from(writer))
@@ -244,12 +258,23 @@ pub fn recovered_by_both(image: &Path, copy: &Path, what: &str, check: impl Fn(&
     in_use
 }
 
+/// How the processes that are killed reach the image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    File,
+    /// A server of NBD has it, which is killed behind them.
+    Nbd,
+}
+
 /// A test, and the work of the processes that it starts.
-fn kills(name: &str, layout: Layout) {
+fn kills(name: &str, layout: Layout, reach: Reach) {
     if let Some(image) = std::env::var_os(IMAGE) {
         return child(Path::new(&image));
     }
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    if reach == Reach::Nbd {
+        needs!(Need::Tool("nbdkit"));
+    }
     let (seed, name) = (number("UEXT4_KILL_SEED").unwrap_or(1), name.to_owned());
     let rounds = number("UEXT4_KILL_ROUNDS").unwrap_or(ROUNDS);
     within(Duration::from_secs(60 + 5 * rounds), move || {
@@ -260,7 +285,16 @@ fn kills(name: &str, layout: Layout) {
         let (mut known, mut acknowledged, mut again) = (Vec::new(), 0, 0);
         for round in 0..rounds {
             let what = format!("{name}, UEXT4_KILL_SEED={seed}, kill {round}");
-            let marks = decoded(&killed(&format!("kill::{name}"), &image, &mut rng).1);
+            let test = format!("kill::{name}");
+            let told = match reach {
+                Reach::File => killed(&test, &image, &mut rng),
+                Reach::Nbd => {
+                    // Ended before the image is looked at: it may still be writing.
+                    let server = NbdServer::nbdkit(&["file", &image.display().to_string()]);
+                    killed_on(&test, &image, Some(&server.device("")), &mut rng)
+                }
+            };
+            let marks = decoded(&told.1);
             acknowledged += marks
                 .iter()
                 .filter(|mark| !matches!(mark, Mark::Begun { .. } | Mark::Replaced { .. }))
@@ -282,17 +316,22 @@ fn kills(name: &str, layout: Layout) {
 
 #[test]
 fn killed_on_small_blocks() {
-    kills("killed_on_small_blocks", SMALL);
+    kills("killed_on_small_blocks", SMALL, Reach::File);
 }
 
 #[test]
 fn killed_on_large_blocks() {
-    kills("killed_on_large_blocks", LARGE);
+    kills("killed_on_large_blocks", LARGE, Reach::File);
 }
 
 #[test]
 fn killed_on_clusters() {
-    kills("killed_on_clusters", CLUSTERS);
+    kills("killed_on_clusters", CLUSTERS, Reach::File);
+}
+
+#[test]
+fn killed_over_nbd() {
+    kills("killed_over_nbd", LARGE, Reach::Nbd);
 }
 
 #[test]

@@ -12,15 +12,15 @@ use std::path::Path;
 use std::sync::Arc;
 use uext4_blockdev::spec::{DeviceSpec, Format, Locator};
 use uext4_blockdev::{
-    Device, Error, Formats, ImageFault, ImageOptions, OpenOptions, Opened as OpenedDevice, Result, Store,
-    open_store,
+    Device, Error, Formats, ImageFault, ImageOptions, OpenOptions, Opened as OpenedDevice, Registry, Result,
+    Store, open_store,
 };
 
 /// The formats of this crate.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known;
 
-/// The formats of this crate, for [`uext4_blockdev::open_with`].
+/// The formats of this crate, for a [`Registry`].
 pub const KNOWN: Known = Known;
 
 /// Opens the device that `spec` names, with the formats of this crate.
@@ -28,7 +28,7 @@ pub const KNOWN: Known = Known;
 /// # Errors
 /// Those of opening its file or memory, and [`Error::Image`] for an image that cannot be used.
 pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<OpenedDevice> {
-    uext4_blockdev::open_with(spec, options, &KNOWN)
+    uext4_blockdev::open_with(spec, options, &Registry { formats: &KNOWN, engines: &[] })
 }
 
 /// What the file of this device holds, even if it is in use.

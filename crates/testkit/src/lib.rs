@@ -4,12 +4,13 @@
 //! [`VolumeBuilder`] makes a volume; [`guard`] owns kernel objects (loop devices, mounts, zram) and gives
 //! them back even when the test panics; [`oracle`] asks e2fsprogs; [`fixture`] fills a tree and
 //! [`mod@manifest`] describes one so that two views of a volume can be compared; [`mutate`] damages volumes;
-//! [`device`] fails, lags and remembers.
+//! [`device`] fails, lags and remembers; [`mod@conformance`] is what every device must do.
 //!
 //! Everything here panics with the full tool output when the *environment* misbehaves: a test kit that
 //! returned errors would only make every test unwrap them.
 #![deny(missing_docs)]
 
+pub mod conformance;
 pub mod crash;
 pub mod device;
 pub mod digest;
@@ -25,7 +26,7 @@ pub mod scratch;
 mod volume;
 
 pub use digest::SparseDigest;
-pub use guard::{KernelMount, LoopDevice, LoopOptions, Mount, Tmpfs, Zram};
+pub use guard::{CuttingRelay, KernelMount, LoopDevice, LoopOptions, Mount, NbdServer, Tmpfs, Zram};
 pub use manifest::{Entry, Kind, Manifest, manifest};
 pub use oracle::{debugfs, dumpe2fs, e2fsck_clean, mke2fs};
 pub use requirement::Need;

@@ -26,7 +26,7 @@ impl Devices {
         for spec in specs {
             let device = match &spec.locator {
                 Locator::Path(path) => Some(path.as_path()),
-                Locator::Size(_) => None,
+                Locator::Size(_) | Locator::Remote(_) => None,
             };
             for path in device.into_iter().chain(spec.options.overlay.as_deref()) {
                 if looked.insert(path)

@@ -52,6 +52,9 @@ impl Given {
         match spec.scheme {
             Scheme::Null => return refuse("`null:` moves no data, so there is nothing to measure"),
             Scheme::Memory if !mkfs => return refuse("`mem:` starts empty: add --mkfs"),
+            scheme if mkfs && scheme.is_remote() => {
+                return refuse("--mkfs formats files, block devices and memory: use `uext4 mkfs` first");
+            }
             _ if mkfs && narrowed => {
                 return refuse("--mkfs formats whole devices: name the partition's device");
             }
@@ -89,6 +92,7 @@ impl Given {
                 }
                 Backing::Spec(self.spec.clone())
             }
+            Locator::Remote(_) => Backing::Spec(self.spec.clone()),
         };
         let bed = Bed::of(backing, self.label.clone(), files);
         let leftovers = self.make_files(bed.open(Switches::ON)?, &bed.files, layout)?;

@@ -90,7 +90,7 @@ impl Bed {
         match &self.backing {
             Backing::Spec(spec) => match &spec.locator {
                 uext4::device::Locator::Path(path) => fsck(path, &spec.options),
-                uext4::device::Locator::Size(_) => Ok(()),
+                _ => Ok(()),
             },
             Backing::Kept(device) => {
                 let scratch = Scratch::new(device.geometry().size)?;

@@ -444,7 +444,7 @@ fn format(
         Locator::Path(path) => {
             rustix::fs::stat(path).ok().filter(is_block_device).map_or(0, |stat| stat.st_rdev)
         }
-        Locator::Size(_) => 0,
+        _ => 0,
     };
     let opened = how.open_device(&spec)?;
     mkfs::format_with_journal(device, &*opened, number as u32, options)

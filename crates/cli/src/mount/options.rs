@@ -4,7 +4,7 @@ use crate::error::CliError;
 use crate::text::{self, parse_size};
 use std::path::PathBuf;
 use std::time::Duration;
-use uext4::device::{Locator, closest};
+use uext4::device::{Locator, SpecOptions, Tls, closest};
 use uext4::{Atime, DeviceSpec, VolumeOptions};
 use uext4_fuse::{MountOptions, ServeOptions, Transport};
 
@@ -62,6 +62,8 @@ const COMMIT_MAX: u64 = 86_400;
 const ID_MAX: u64 = u32::MAX as u64 - 1;
 /// Most threads.
 const THREADS_MAX: usize = 256;
+/// Connections to an NBD server, where it allows several.
+const CONNECTIONS: u32 = 4;
 
 /// Whether the server confines itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,13 +158,26 @@ impl Options {
         {
             *path = absolute;
         }
-        if let Some(file) = &mut self.spec.options.overlay
-            && let Ok(absolute) = std::path::absolute(&*file)
-        {
-            *file = absolute;
+        let SpecOptions { overlay, remote, .. } = &mut self.spec.options;
+        for file in [overlay, &mut remote.socket, &mut remote.conf].into_iter().flatten() {
+            if let Ok(absolute) = std::path::absolute(&*file) {
+                *file = absolute;
+            }
+        }
+        for (kind, value) in &mut remote.tls {
+            if matches!(kind, Tls::Certificates | Tls::PskFile)
+                && let Ok(absolute) = std::path::absolute(&*value)
+                && let Some(text) = absolute.to_str()
+            {
+                *value = text.to_owned();
+            }
         }
         if self.mount.source.is_empty() {
             self.mount.source = self.spec.to_string();
+        }
+        if self.spec.scheme.is_nbd() {
+            // Made when the device is opened: in its sandbox the server cannot connect.
+            self.spec.options.remote.connections.get_or_insert(CONNECTIONS);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ mod databases;
 mod faults;
 mod late;
 mod life;
+mod network;
 mod overlay;
 mod programs;
 mod sight;

@@ -9,6 +9,7 @@
 //! Every position and length is in bytes. Positions, lengths and memory addresses of data requests obey
 //! [`Geometry::logical_block`] and [`Geometry::memory_align`].
 
+pub use crate::ground::devices::open;
 pub use uext4_blockdev::engine::{
     DaxDevice, InstantQueue, MemoryDevice, MemoryOptions, Nothing, NullDevice, NullQueue, UringQueue,
 };
@@ -18,8 +19,8 @@ pub use uext4_blockdev::layer::{
 };
 pub use uext4_blockdev::partition;
 pub use uext4_blockdev::spec::{
-    Cache, DeviceSpec, Format, Locator, Named, Scheme, SpecOptions, closest, closest_scheme, parse_scaled,
-    parse_size,
+    Cache, DeviceSpec, Format, Locator, Named, RbdName, Remote, RemoteOptions, Scheme, SpecOptions, Tls,
+    closest, closest_scheme, parse_scaled, parse_size,
 };
 pub use uext4_blockdev::{
     Ask, BUFFER_ALIGN, Buffer, BufferPool, Capabilities, DaxKind, Description, Device, DeviceQueue, Done,
@@ -27,11 +28,12 @@ pub use uext4_blockdev::{
     Priority, PriorityClass, Process, Queue, QueueFacts, QueueOptions, Registered, Request, Result, Sharing,
     Table, Vector, Wait, WriteDurability, describe,
 };
-pub use uext4_images::{format_of, format_of_new, open};
+pub use uext4_images::{format_of, format_of_new};
 
 /// What is done with an overlay file besides using it: looking at it, merging it into its base, throwing it away.
 pub mod overlay {
     use super::{DeviceSpec, Result};
+    use crate::ground::devices::REGISTRY;
     use std::path::Path;
     pub use uext4_blockdev::overlay::{base, discard, inspect};
 
@@ -44,6 +46,6 @@ pub mod overlay {
     /// [`Error::InUse`](super::Error::InUse) while the overlay or the base is used, by another overlay too;
     /// [`Error::Overlay`](super::Error::Overlay) if the base is another one or was changed; read and write errors.
     pub fn merge(file: &Path, base: Option<&DeviceSpec>, progress: &mut dyn FnMut(u64)) -> Result<u64> {
-        uext4_blockdev::overlay::merge(file, base, &uext4_images::KNOWN, progress)
+        uext4_blockdev::overlay::merge(file, base, &REGISTRY, progress)
     }
 }

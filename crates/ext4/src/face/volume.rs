@@ -4,6 +4,7 @@ use crate::change::orphans::{Leftovers, survey};
 use crate::face::tick::{Background, sync_all, tick};
 use crate::face::to_device::ToDevice;
 use crate::ground::clock::Clock;
+use crate::ground::devices;
 use crate::ground::error::{Error, Result};
 use crate::ground::features;
 use crate::ground::options::VolumeOptions;
@@ -168,7 +169,7 @@ impl Volume {
     pub fn open_spec(spec: &DeviceSpec, options: VolumeOptions) -> Result<Volume> {
         options.check_overlay(spec)?;
         let how = blockdev::OpenOptions { write: options.write, force: options.force };
-        let opened = uext4_images::open(spec, how)?;
+        let opened = devices::open(spec, how)?;
         Self::open_device(opened.device, options)
     }
 

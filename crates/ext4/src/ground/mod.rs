@@ -10,6 +10,7 @@ pub(crate) mod clock;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod credits;
 pub(crate) mod damage;
+pub(crate) mod devices;
 #[allow(dead_code)] // The operations that use it come next.
 pub(crate) mod direct;
 pub(crate) mod durable;

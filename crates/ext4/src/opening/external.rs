@@ -6,6 +6,7 @@
 //! volumes that use it (`s_users`): one, as for Linux. The device number that the volume also stores is a hint that is
 //! not followed, as it may mean another device by now.
 
+use crate::ground::devices;
 use crate::ground::error::{Error, Result};
 use crate::ground::options::{JournalDevice, VolumeOptions};
 use crate::opening::on_device::read_bytes;
@@ -100,7 +101,7 @@ fn identify(candidate: &JournalDevice, superblock: &Superblock) -> Result<()> {
         JournalDevice::Opened(device) => device.clone(),
         JournalDevice::Named(spec) => {
             let how = blockdev::OpenOptions { write: false, force: true };
-            uext4_images::open(spec, how)?.device
+            devices::open(spec, how)?.device
         }
     };
     Header::read(&*device)?.check_is_of(superblock)
@@ -112,7 +113,7 @@ fn open(candidate: &JournalDevice, superblock: &Superblock, options: &VolumeOpti
         JournalDevice::Opened(device) => device.clone(),
         JournalDevice::Named(spec) => {
             let how = blockdev::OpenOptions { write: options.write, force: options.force };
-            uext4_images::open(spec, how)
+            devices::open(spec, how)
                 .map_err(|error| match error.into() {
                     Error::InUse(by) => Error::InUse(format!("{by} (the journal device {spec})")),
                     other => other,

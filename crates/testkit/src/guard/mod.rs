@@ -1,17 +1,19 @@
-//! Kernel objects that a test borrows: loop devices, mounts, zram devices. Each is a value that gives its
+//! What a test borrows: loop devices, mounts, zram devices, servers. Each is a value that gives its
 //! object back on drop, also while the test unwinds.
 //!
-//! All of them hold the machine-wide lock, so that parallel test *binaries* take turns at what the machine
+//! Kernel objects hold the machine-wide lock, so that parallel test *binaries* take turns at what the machine
 //! has little of; within one process the lock is shared, tests in threads run side by side.
 
 mod lock;
 mod loopdev;
 mod mount;
+mod nbd;
 mod zram;
 
 pub use lock::{MachineLock, machine_lock};
 pub use loopdev::{LoopDevice, LoopOptions};
 pub use mount::{KernelMount, Mount, Tmpfs};
+pub use nbd::{CuttingRelay, NbdServer};
 pub use zram::Zram;
 
 use std::time::{Duration, Instant};

@@ -1,0 +1,52 @@
+//! C libraries, loaded when they are needed.
+
+use uext4_blockdev::{Error, Result, describe};
+
+/// A loaded library. It stays loaded until the process ends: it may have threads of its own.
+pub(crate) struct Library {
+    loaded: &'static libloading::Library,
+    what: Named,
+}
+
+/// A library, and the packages that have it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named {
+    /// The scheme that needs it.
+    pub(crate) scheme: &'static str,
+    /// Its file name, with the version of its interface.
+    pub(crate) file: &'static str,
+    /// Its packages, as a person reads them.
+    pub(crate) install: &'static str,
+}
+
+impl Named {
+    fn fault(self, error: &dyn std::fmt::Display) -> Error {
+        let Named { scheme, file, install } = self;
+        Error::Library { scheme, library: file, install, reason: describe(error) }
+    }
+}
+
+impl Library {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// [`Error::Library`] if it is not there.
+    pub(crate) fn load(what: Named) -> Result<Self> {
+        // SAFETY: loading runs the initialisers of the library, which is one of the system's, asked for by its soname:
+        // the caller names libraries that may be loaded at any time, from any thread.
+        let loaded = unsafe { libloading::Library::new(what.file) }.map_err(|error| what.fault(&error))?;
+        Ok(Library { loaded: Box::leak(Box::new(loaded)), what })
+    }
+
+    /// A function of it.
+    ///
+    /// # Errors
+    /// [`Error::Library`] if it has none of this name: it is too old.
+    ///
+    /// # Safety
+    /// `T` is a function pointer with the C signature that the library's header gives for this name.
+    pub(crate) unsafe fn function<T: Copy>(&self, name: &str) -> Result<T> {
+        // SAFETY: the caller's promise. The library is never unloaded, so that the pointer stays valid.
+        unsafe { self.loaded.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| self.what.fault(&error))
+    }
+}

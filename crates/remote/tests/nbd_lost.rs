@@ -1,0 +1,154 @@
+//! NBD: connections that end.
+
+use crate::nbd::{open, writable};
+use std::time::{Duration, Instant};
+use uext4_blockdev::{
+    BufferPool, Device, DeviceQueue, Error, Memory, Op, QueueOptions, Wait, WriteDurability,
+};
+use uext4_testkit::conformance::{reap_all, request};
+use uext4_testkit::{CuttingRelay, NbdServer, Need, needs};
+
+/// Nothing works any more, and says why.
+fn is_lost(device: &dyn Device) {
+    let results = [
+        device.read_at(&mut [0; 512], 0),
+        device.write_at(&[0; 512], 0, WriteDurability::Cached),
+        device.flush(),
+        device.settle(),
+        device.discard(0, 512),
+    ];
+    for result in results {
+        let error = result.unwrap_err();
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+        assert!(matches!(error, Error::Remote { .. }), "{error:?}");
+        assert!(error.to_string().contains("the connection is lost: "), "{error}");
+    }
+    let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
+    let mut buffer = BufferPool::new(1 << 20).unwrap().take(4096).unwrap();
+    for (tag, op) in [Op::Read, Op::Write, Op::Flush, Op::Discard].into_iter().enumerate() {
+        // SAFETY: the buffer outlives the completions.
+        unsafe { queue.push(request(op, 0, 4096, buffer.memory(0), tag as u64)) }.unwrap();
+    }
+    assert!(reap_all(&mut queue).iter().all(|done| done.result == -libc::EIO));
+}
+
+#[test]
+fn a_server_that_dies_fails_what_is_in_flight_and_all_after() {
+    needs!(Need::Tool("nbdkit"));
+    for mode in ["disable", "emulate"] {
+        let connections = format!("multi-conn-mode={mode}");
+        let mut server = NbdServer::nbdkit(&[
+            "--filter=multi-conn",
+            "--filter=delay",
+            "memory",
+            "1M",
+            "rdelay=60",
+            &connections,
+        ]);
+        let device = writable(&server);
+        device.write_at(&[1; 4096], 0, WriteDurability::Cached).unwrap();
+        let pool = BufferPool::new(1 << 20).unwrap();
+        let mut buffers: Vec<_> = (0..8).map(|_| pool.take(4096).unwrap()).collect();
+        // A second connection is made only after the first has answered, which this server does in a minute: the queue
+        // shares the first one, which nobody else uses now.
+        let mut queue = device.queue(&QueueOptions::depth(8)).unwrap();
+        for (tag, buffer) in buffers.iter_mut().enumerate() {
+            // SAFETY: the buffers outlive the completions.
+            unsafe { queue.push(request(Op::Read, 0, 4096, buffer.memory(0), tag as u64)) }.unwrap();
+        }
+        let mut out = Vec::with_capacity(8);
+        assert_eq!(queue.reap(&mut out, Wait::Timeout(Duration::from_millis(100))).unwrap(), 0);
+        let begin = Instant::now();
+        server.kill();
+        let done = reap_all(&mut queue);
+        assert_eq!(done.len(), 8);
+        assert!(done.iter().all(|done| done.result == -libc::EIO), "{done:?}");
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        is_lost(&*device);
+        // Another server in its place is not this one.
+        server.restart();
+        is_lost(&*device);
+        drop(queue);
+        is_lost(&*device);
+        writable(&server).write_at(&[1; 4096], 0, WriteDurability::Cached).unwrap();
+    }
+}
+
+/// The first connection is idle when the server is replaced: a further one would find the new server, which has lost
+/// what the old one had not written yet.
+#[test]
+fn a_server_that_was_replaced_is_not_taken_for_the_old_one() {
+    needs!(Need::Tool("nbdkit"));
+    let mut server = NbdServer::nbdkit(&["memory", "1M"]);
+    let device = writable(&server);
+    let mut held = device.queue(&QueueOptions::depth(1)).unwrap();
+    let mut buffer = BufferPool::new(1 << 20).unwrap().take(4096).unwrap();
+    buffer.fill(9);
+    // SAFETY: the buffer outlives the completion.
+    unsafe { held.push(request(Op::Write, 0, 4096, buffer.memory(0), 1)) }.unwrap();
+    assert_eq!(reap_all(&mut held)[0].result, 4096);
+    server.restart();
+    // The queue keeps its connection for itself, so each of these would be the first use of another one.
+    let flushed = device.flush();
+    assert_eq!(flushed.unwrap_err().errno(), libc::EIO);
+    is_lost(&*device);
+    // SAFETY: a flush has no memory.
+    unsafe { held.push(request(Op::Flush, 0, 0, Memory::NONE, 2)) }.unwrap();
+    assert_eq!(reap_all(&mut held)[0].result, -libc::EIO);
+}
+
+/// Cuts at many places: in the greeting, between replies, and in their middle.
+#[test]
+fn a_connection_that_is_cut_anywhere_ends_in_errors() {
+    needs!(Need::Tool("nbdkit"));
+    let mut server = NbdServer::nbdkit(&["memory", "1M"]);
+    let (mut refused, mut cut) = (0, 0);
+    for bytes in (0..400).step_by(37).chain((1000..40_000).step_by(1777)) {
+        // nbdkit 1.32 may end when a client goes in the middle of a reply.
+        server.restart();
+        let relay = CuttingRelay::new(server.socket(), bytes);
+        let device = match open(&format!("{}&connections=1", relay.device()), true) {
+            Ok(device) => device,
+            Err(error) => {
+                assert!(matches!(error, Error::Remote { action: "connect", .. }), "{error}");
+                assert!(bytes < 400, "the server greets in less than {bytes} bytes");
+                refused += 1;
+                continue;
+            }
+        };
+        let pool = BufferPool::new(1 << 20).unwrap();
+        let mut buffers: Vec<_> = (0..16).map(|_| pool.take(4096).unwrap()).collect();
+        let mut queue = device.queue(&QueueOptions::depth(16)).unwrap();
+        for (tag, buffer) in buffers.iter_mut().enumerate() {
+            // SAFETY: the buffers outlive the completions.
+            unsafe { queue.push(request(Op::Read, 0, 4096, buffer.memory(0), tag as u64)) }.unwrap();
+        }
+        let done = reap_all(&mut queue);
+        assert_eq!(done.len(), 16);
+        let failed = done.iter().filter(|done| done.result == -libc::EIO).count();
+        let whole = done.iter().filter(|done| done.result == 4096).count();
+        assert_eq!(failed + whole, 16, "{done:?}");
+        assert!(failed > 0, "16 replies have more than {bytes} bytes");
+        cut += 1;
+        drop(queue);
+        is_lost(&*device);
+    }
+    assert!(refused > 0 && cut >= 20, "{refused} {cut}");
+}
+
+/// After the drop nothing writes to the memory, and nobody waits for a server that is gone.
+#[test]
+fn a_queue_is_dropped_although_the_server_died() {
+    needs!(Need::Tool("nbdkit"));
+    let mut server = NbdServer::nbdkit(&["--filter=delay", "memory", "1M", "rdelay=60"]);
+    let device = writable(&server);
+    let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
+    let mut buffer = BufferPool::new(1 << 20).unwrap().take(4096).unwrap();
+    // SAFETY: the buffer outlives the queue.
+    unsafe { queue.push(request(Op::Read, 0, 4096, buffer.memory(0), 1)) }.unwrap();
+    queue.submit().unwrap();
+    server.kill();
+    drop(queue);
+    buffer.fill(1);
+    is_lost(&*device);
+}

@@ -1,0 +1,4 @@
+//! Tests of the devices of servers.
+
+mod nbd;
+mod nbd_lost;

@@ -1,0 +1,162 @@
+//! Servers of NBD on local sockets, and a relay that cuts a connection.
+
+use super::wait_until;
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A server that listens on a socket in a directory of its own. Killed on drop.
+#[derive(Debug)]
+pub struct NbdServer {
+    directory: tempfile::TempDir,
+    command: Vec<std::ffi::OsString>,
+    child: Child,
+}
+
+impl NbdServer {
+    /// nbdkit with these arguments: filters, plugin and its parameters.
+    ///
+    /// # Panics
+    /// If it does not begin to listen (ask [`crate::Need::Tool`] first).
+    #[track_caller]
+    pub fn nbdkit<S: AsRef<OsStr>>(arguments: &[S]) -> Self {
+        Self::start("nbdkit", &["--foreground", "--exit-with-parent", "--unix"], arguments)
+    }
+
+    /// qemu-nbd with these arguments.
+    ///
+    /// # Panics
+    /// As [`NbdServer::nbdkit`].
+    #[track_caller]
+    pub fn qemu<S: AsRef<OsStr>>(arguments: &[S]) -> Self {
+        Self::start("qemu-nbd", &["--persistent", "--socket"], arguments)
+    }
+
+    #[track_caller]
+    fn start<S: AsRef<OsStr>>(program: &str, options: &[&str], arguments: &[S]) -> Self {
+        let directory = tempfile::Builder::new().prefix("uext4-nbd-").tempdir().expect("a directory");
+        let mut command: Vec<std::ffi::OsString> = vec![program.into()];
+        command.extend(options.iter().map(std::ffi::OsString::from));
+        command.push(directory.path().join("socket").into());
+        command.extend(arguments.iter().map(|argument| argument.as_ref().to_owned()));
+        let child = spawn(&command, &directory.path().join("socket"));
+        NbdServer { directory, command, child }
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// As a device, with this export.
+    pub fn device(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket().display())
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it, as a crash would.
+    pub fn kill(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again on the same socket, after [`NbdServer::kill`].
+    ///
+    /// # Panics
+    /// As [`NbdServer::nbdkit`].
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_file(self.socket());
+        self.child = spawn(&self.command, &self.socket());
+    }
+}
+
+#[track_caller]
+fn spawn(command: &[std::ffi::OsString], socket: &Path) -> Child {
+    let mut child = Command::new(&command[0])
+        .args(&command[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut ended = None;
+    let listens = wait_until(Duration::from_secs(30), || {
+        ended = child.try_wait().expect("its state");
+        // Only a look: a connection would be one of the clients that a server counts.
+        ended.is_some() || is_listening(socket)
+    });
+    assert!(listens && ended.is_none(), "{command:?} does not listen: {ended:?}");
+    child
+}
+
+/// Whether a socket of this name takes connections, by the kernel's table.
+fn is_listening(socket: &Path) -> bool {
+    let name = socket.to_string_lossy();
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    // The flag says that it was told to listen.
+    table.lines().any(|line| line.ends_with(&*name) && line.split_whitespace().nth(3) == Some("00010000"))
+}
+
+impl Drop for NbdServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Stands between a client and a server, and ends every connection after it has passed on so many bytes of replies.
+#[derive(Debug)]
+pub struct CuttingRelay {
+    directory: tempfile::TempDir,
+}
+
+impl CuttingRelay {
+    /// Before the server that listens at `server`.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    pub fn new(server: PathBuf, bytes: u64) -> Self {
+        let directory = tempfile::Builder::new().prefix("uext4-relay-").tempdir().expect("a directory");
+        let listener = UnixListener::bind(directory.path().join("socket")).expect("a socket");
+        // It ends with the program: nobody connects any more.
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, UnixStream::connect(&server)) else { return };
+                std::thread::spawn(move || relay(client, server, bytes));
+            }
+        });
+        CuttingRelay { directory }
+    }
+
+    /// As a device.
+    pub fn device(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.directory.path().join("socket").display())
+    }
+}
+
+fn relay(client: UnixStream, server: UnixStream, bytes: u64) {
+    let (Ok(from), Ok(mut to)) = (client.try_clone(), server.try_clone()) else { return };
+    std::thread::spawn(move || {
+        // Until either side is gone.
+        let _ = std::io::copy(&mut &from, &mut to);
+    });
+    let (mut left, mut buffer) = (bytes, [0; 1000]);
+    while left > 0 {
+        let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        match (&server).read(&mut buffer[..most]) {
+            Ok(count) if count > 0 && (&client).write_all(&buffer[..count]).is_ok() => left -= count as u64,
+            _ => break,
+        }
+    }
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = server.shutdown(Shutdown::Both);
+}
