@@ -16,5 +16,6 @@ step copy scripts/copy-bench.sh
 step atomic scripts/atomic-bench.sh
 step append scripts/append-bench.sh
 step image scripts/image-bench.sh
+step serve scripts/serve-bench.sh
 step python scripts/python-bench.sh
 finish
