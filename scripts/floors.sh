@@ -17,5 +17,6 @@ step atomic scripts/atomic-bench.sh
 step append scripts/append-bench.sh
 step image scripts/image-bench.sh
 step nbd scripts/nbd-bench.sh
+step serve scripts/serve-bench.sh
 step python scripts/python-bench.sh
 finish

@@ -8,8 +8,8 @@ use crate::names::{ln, mkdir, mv, rm, rmdir};
 use crate::open::{self, journals};
 use crate::{
     bench, cat, check, cp, df, documents, du, explain, export, fallocate, find, help, info, io, ls, map,
-    mkfs, mount, out, overlay, prepare, quota, shell, stat, stats, text, trace, trim, truncate, umount,
-    verity, xattr,
+    mkfs, mount, out, overlay, prepare, quota, serve, shell, stat, stats, text, trace, trim, truncate,
+    umount, verity, xattr,
 };
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
@@ -124,6 +124,8 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Mount a volume by FUSE, so that every program can use it.
     Mount(mount::MountArgs),
+    /// Serve a file inside a volume, or a whole device, as a block device: by NBD, for QEMU and the kernel.
+    Serve(serve::ServeArgs),
     /// Look at the changes in an overlay file, merge them into its device, or throw them away.
     Overlay(overlay::OverlayArgs),
     /// Unmount, and wait until the volume is clean and its device free.
@@ -239,6 +241,7 @@ fn run(command: Command, matches: &ArgMatches, globals: &Globals) -> Result<Exit
         Command::Mkfs(args) => mkfs::run(&args, globals),
         Command::Check(args) => return check::run(&args, globals),
         Command::Mount(args) => mount::run(&args, globals),
+        Command::Serve(args) => serve::run(&args, globals),
         Command::Overlay(args) => overlay::run(&args, globals),
         Command::Umount(args) => umount::run(&args, globals),
         Command::Stats(args) => stats::run(&args, globals),

@@ -8,7 +8,7 @@ use clap::builder::StyledStr;
 type Example = (&'static str, &'static str);
 
 /// The examples of each command, in the order of the help.
-const EXAMPLES: [Example; 88] = [
+const EXAMPLES: [Example; 91] = [
     ("info disk.img", "the volume, its device, and whether it needs recovery"),
     ("info 'disk.img?partition=2'", "the same for the second partition of a disk"),
     ("ls -lh disk.img:/etc", "human-readable sizes"),
@@ -92,6 +92,18 @@ const EXAMPLES: [Example; 88] = [
     ("mount -o ro,allow_other 'disk.img?partition=2' /mnt", "the second partition, read-only, for all users"),
     ("mount --overlay try.ovl disk.img /mnt", "changes go to try.ovl, and disk.img stays as it is"),
     ("rm -r --overlay try.ovl disk.img:/var/cache", "the same for one command"),
+    (
+        "serve disk.img:/vm.raw --socket /tmp/vm.sock",
+        "a disk for QEMU: -drive file=nbd+unix:///?socket=/tmp/vm.sock",
+    ),
+    (
+        "serve --read-only 'disk.qcow2?partition=2' --listen 127.0.0.1",
+        "a partition of an image, for TCP port 10809",
+    ),
+    (
+        "serve disk.img --overlay try.ovl --once",
+        "what one client writes goes to try.ovl, and disk.img stays as it is",
+    ),
     ("overlay diff try.ovl", "the ranges of disk.img with other contents"),
     ("overlay merge try.ovl", "the changes become part of disk.img, and try.ovl is removed"),
     ("overlay drop try.ovl", "the changes are thrown away"),

@@ -42,6 +42,7 @@ mod prepare;
 mod progress;
 mod quota;
 mod rehearsal;
+mod serve;
 mod session;
 mod shell;
 mod stat;

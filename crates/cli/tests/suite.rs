@@ -38,6 +38,7 @@ mod overlay;
 mod probes;
 mod quota;
 mod rehearsal;
+mod serve;
 mod several;
 mod shell;
 mod trees;

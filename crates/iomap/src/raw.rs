@@ -5,6 +5,7 @@
 
 use crate::door::{Door, slot_of};
 use crate::error::Error;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uext4_blockdev::{Buffer, BufferPool, Device, Done, Op, QueueFacts, QueueOptions, Wait};
 
@@ -90,6 +91,16 @@ impl RawQueue {
             self.delivered.extend(std::iter::once_with(completion));
         }
         Ok(self.delivered.drain(..))
+    }
+
+    /// A descriptor that becomes readable when the device may have completed something, as
+    /// [`IoQueue::eventfd`](crate::IoQueue::eventfd). Poll it, do not read from it.
+    pub fn eventfd(&mut self) -> Result<Option<OwnedFd>, Error> {
+        let descriptor = self.door.event_fd()?.map(|event| event.try_clone_to_owned()).transpose();
+        descriptor.map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(5); // EIO
+            uext4_blockdev::Error::Io { op: "eventfd", pos: 0, length: 0, errno }.into()
+        })
     }
 
     /// What the device granted.

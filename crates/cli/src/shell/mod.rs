@@ -27,7 +27,7 @@ use uext4::FileKind;
 use words::Word;
 
 /// Commands that need the device to themselves, or have nothing to do with a volume.
-const OUTSIDE: [&str; 13] = [
+const OUTSIDE: [&str; 14] = [
     "bench",
     "check",
     "completions",
@@ -35,6 +35,7 @@ const OUTSIDE: [&str; 13] = [
     "mkfs",
     "mount",
     "overlay",
+    "serve",
     "shell",
     "stats",
     "trace",

@@ -227,7 +227,12 @@ impl File {
     /// The mapping of the whole file up to its size, in order: written and unwritten extents and holes, in bytes.
     /// Inline contents are one piece that ends with the last byte.
     pub fn map(&self) -> MapIter<'_> {
-        MapIter { file: self, pos: 0, pending: Pieces::new(), next: 0, failed: false }
+        self.map_from(0)
+    }
+
+    /// The same from byte `pos` on. The first piece may begin before it; there is none if `pos` is not inside the file.
+    pub fn map_from(&self, pos: u64) -> MapIter<'_> {
+        MapIter { file: self, pos, pending: Pieces::new(), next: 0, failed: false }
     }
 
     /// The first pieces of `range`, which begins inside the file.
