@@ -3,6 +3,7 @@
 #[path = "../../blockdev/tests/common/mod.rs"]
 mod common;
 mod crash;
+mod discard;
 mod hostile;
 mod kinds;
 mod locks;

@@ -14,6 +14,7 @@ pub mod crash;
 pub mod device;
 pub mod digest;
 pub mod fixture;
+mod flight;
 pub mod guard;
 pub mod manifest;
 pub mod mutate;
@@ -25,6 +26,7 @@ pub mod scratch;
 mod volume;
 
 pub use digest::SparseDigest;
+pub use flight::Flight;
 pub use guard::{KernelMount, LoopDevice, LoopOptions, Mount, Tmpfs, Zram};
 pub use manifest::{Entry, Kind, Manifest, manifest};
 pub use oracle::{debugfs, dumpe2fs, e2fsck_clean, mke2fs};
