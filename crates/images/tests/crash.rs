@@ -8,8 +8,8 @@ use std::sync::Arc;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::spec::Format;
 use uext4_blockdev::{
-    Buffer, BufferPool, Device, DeviceQueue, Error, Formats, ImageFault, ImageOptions, Memory, Op, Queue, QueueOptions,
-    Request, Result, WriteDurability,
+    Buffer, BufferPool, Device, DeviceQueue, Error, Formats, ImageFault, ImageOptions, Memory, Op, Queue,
+    QueueOptions, Request, Result, WriteDurability,
 };
 use uext4_images::KNOWN;
 use uext4_testkit::crash::{Options, State, assert_states};

@@ -2,6 +2,7 @@
 
 #[path = "../../blockdev/tests/common/mod.rs"]
 mod common;
+mod cost;
 mod crash;
 mod discard;
 mod hostile;

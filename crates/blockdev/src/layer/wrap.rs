@@ -6,7 +6,7 @@ pub use super::slots::Slots;
 use super::wake::Wake;
 use crate::engine::DoneRing;
 use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Priority, Queue,
+    Capabilities, Cost, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Priority, Queue,
     QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
 };
 use std::fmt;
@@ -137,10 +137,21 @@ pub trait DeviceLayer: Send + Sync + fmt::Debug {
         false
     }
 
+    /// [`Device::cost`]. Never known by default; a layer that holds no data of its own calls [`inner_cost`].
+    fn cost(&self, _op: Op, _pos: u64, _length: u64) -> Option<Cost> {
+        None
+    }
+
     /// [`Device::queue`].
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.inner().queue(options)
     }
+}
+
+/// [`DeviceLayer::cost`] of a layer that holds no data of its own.
+pub fn inner_cost(layer: &impl DeviceLayer, op: Op, pos: u64, length: u64) -> Option<Cost> {
+    let pos = if op == Op::Flush { pos } else { layer.position(pos, length).ok()? };
+    layer.inner().cost(op, pos, length)
 }
 
 /// [`DeviceLayer::reads_zeros`] of a layer that holds no data of its own.
@@ -224,6 +235,10 @@ impl<L: DeviceLayer> Device for L {
 
     fn reads_zeros(&self, pos: u64, length: u64) -> bool {
         DeviceLayer::reads_zeros(self, pos, length)
+    }
+
+    fn cost(&self, op: Op, pos: u64, length: u64) -> Option<Cost> {
+        DeviceLayer::cost(self, op, pos, length)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {

@@ -6,7 +6,8 @@ use super::queue::ImageQueue;
 use crate::disk::{self, Disk};
 use std::sync::Arc;
 use uext4_blockdev::{
-    Capabilities, Description, Device, Error, Geometry, Op, Queue, QueueOptions, Result, WriteDurability,
+    Capabilities, Cost, Description, Device, Error, Geometry, Op, Queue, QueueOptions, Result,
+    WriteDurability,
 };
 
 /// The disk in a qcow2 image.
@@ -150,6 +151,10 @@ impl Device for Qcow2Device {
 
     fn reads_zeros(&self, pos: u64, length: u64) -> bool {
         self.geometry().check(pos, length).is_ok() && self.image.is_zeros(pos, length)
+    }
+
+    fn cost(&self, op: Op, pos: u64, length: u64) -> Option<Cost> {
+        self.image.cost(op, pos, length)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {

@@ -45,27 +45,29 @@ impl Image {
 
     /// Whether an entry can say that a cluster has no place any more. In version 2 the backing file would show, and in
     /// a data file all places are taken.
-    fn frees(&self) -> bool {
+    pub(super) fn frees(&self) -> bool {
         !self.shape.external && (self.shape.zeros || self.below.is_none())
+    }
+
+    /// Whether a cluster has bytes in the file.
+    pub(super) fn is_placed(&self, table: &Table, entry: usize) -> bool {
+        let (word, _) = table.entry(&self.shape, entry);
+        word & super::entry::COMPRESSED != 0 || self.shape.place(word).is_some()
     }
 
     /// Takes the clusters of a range, inside one table, out of it.
     fn drop_clusters(&self, writing: &Writing, range: Range<u64>) -> Result<()> {
         let (index, first) = self.shape.split(range.start);
         let count = (range.end - range.start).div_ceil(self.shape.cluster()) as usize;
-        let placed = |table: &Table, entry: usize| {
-            let (word, _) = table.entry(&self.shape, entry);
-            word & super::entry::COMPRESSED != 0 || self.shape.place(word).is_some()
-        };
         match self.table(index)? {
-            Some(table) if (first..first + count).any(|entry| placed(&table, entry)) => {}
+            Some(table) if (first..first + count).any(|entry| self.is_placed(&table, entry)) => {}
             _ => return Ok(()),
         }
         let mut state = writing.state.lock();
         self.prepare_change(writing, &mut state)?;
         let table = self.table_to_change(&mut state, index)?;
         let mut holes: Vec<Range<u64>> = Vec::new();
-        for entry in (first..first + count).filter(|entry| placed(&table, *entry)) {
+        for entry in (first..first + count).filter(|entry| self.is_placed(&table, *entry)) {
             let ours = self.drop_cluster(&mut state, index, &table, entry)?;
             match (ours, holes.last_mut()) {
                 (None, _) => {}

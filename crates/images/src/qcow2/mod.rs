@@ -1,6 +1,7 @@
 //! qcow2 images.
 
 mod compressed;
+mod cost;
 mod create;
 mod device;
 mod discard;

@@ -62,10 +62,10 @@ impl ImageQueue {
             None => None,
         };
         let (aside, below) = below.unzip();
-        let sent = image.writing.as_ref().map(|writing| Sent {
-            counts: writing.uses.join(),
-            requests: Slots::new(inner.capacity()),
-        });
+        let sent = image
+            .writing
+            .as_ref()
+            .map(|writing| Sent { counts: writing.uses.join(), requests: Slots::new(inner.capacity()) });
         let (geometry, near) = (image.geometry(), Near::new(&image.tables));
         let layer = ImageQueue { image: Arc::clone(image), geometry, below, near, durable: false, sent };
         Ok(Wrapped::queue_with(inner, aside, layer))
