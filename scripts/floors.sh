@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The measured promises: instruction counts (valgrind) and ratios of speeds measured side by side,
 # the walk over a million files, the check beside e2fsck, buffered requests and SQLite beside the kernel, and volumes
-# made with their files among them, volumes on servers, and the Python package.
+# made with their files, volumes in qcow2 images and on servers among them, and the Python package.
 set -u
 cd "$(dirname "$0")/.."
 . scripts/steps.sh
@@ -18,5 +18,6 @@ step append scripts/append-bench.sh
 step image scripts/image-bench.sh
 step nbd scripts/nbd-bench.sh
 step serve scripts/serve-bench.sh
+step qcow2 scripts/qcow2-bench.sh
 step python scripts/python-bench.sh
 finish

@@ -1,6 +1,6 @@
 //! The device interface: geometry, capabilities, synchronous calls.
 
-use crate::{Error, Misaligned, Queue, QueueOptions, Result};
+use crate::{Cost, Error, Misaligned, Op, Queue, QueueOptions, Result};
 use std::fmt;
 
 /// Sizes and alignment rules, fixed while the device is open.
@@ -230,6 +230,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// known". A discarded range may be "not known" too.
     fn reads_zeros(&self, _pos: u64, _length: u64) -> bool {
         false
+    }
+    /// What a request costs besides itself, as things stand now, for `explain` and `trace`. `None`: it is the device's own,
+    /// or not known. It may read tables of an image, and changes nothing.
+    fn cost(&self, _op: Op, _pos: u64, _length: u64) -> Option<Cost> {
+        None
     }
     /// A request queue for one thread.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;

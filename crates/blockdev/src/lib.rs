@@ -10,6 +10,7 @@
 //! [`Geometry::logical_block`] and [`Geometry::memory_align`].
 #![deny(missing_docs)]
 
+mod cost;
 mod device;
 mod dispatch;
 pub mod engine;
@@ -35,6 +36,7 @@ mod sys;
 mod table;
 mod timer;
 
+pub use cost::{Cost, Way};
 pub use device::{
     Capabilities, DaxKind, Description, Device, Driving, Geometry, Sharing, Store, WriteDurability,
 };

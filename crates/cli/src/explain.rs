@@ -127,6 +127,8 @@ struct JsonRequest {
     pos: u64,
     length: u64,
     fua: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<String>,
 }
 
 /// Runs it.
@@ -221,6 +223,7 @@ fn print_json(out: &mut Out, explanation: &Explanation) -> Result<(), CliError> 
         pos: request.pos,
         length: request.length,
         fua: request.fua,
+        cost: request.cost.map(|cost| cost.to_string()),
     };
     out.json(&JsonExplanation {
         route: route(plan.route),
@@ -299,7 +302,8 @@ fn list(out: &mut Out, title: &str, lines: impl Iterator<Item = String>) -> Resu
 /// As `trace` prints requests: in sectors of 512 bytes.
 fn request_line(request: &DeviceRequest) -> String {
     let sectors = format!("{}+{}", request.pos / 512, request.length / 512);
-    match (request.op, request.fua) {
+    let cost = request.cost.map_or(String::new(), |cost| format!(" ({cost})"));
+    let line = match (request.op, request.fua) {
         ("read", _) => format!("R {sectors}"),
         ("write", false) => format!("W {sectors}"),
         ("write", true) => format!("W {sectors} FUA"),
@@ -308,7 +312,8 @@ fn request_line(request: &DeviceRequest) -> String {
         ("home", _) => format!("W {sectors} (metadata)"),
         ("flush", _) => "F".into(),
         (op, _) => format!("{op} {} bytes in memory, nothing is sent", request.length),
-    }
+    };
+    line + &cost
 }
 
 fn route(route: Route) -> &'static str {

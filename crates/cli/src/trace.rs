@@ -15,7 +15,8 @@ use std::sync::Arc;
 #[derive(Args)]
 #[command(after_help = "\
 Each line: seconds since the device was opened, Q (made) or C (done), then R (read), W (write), F (flush) or D (discard)
-with the first sector and, behind +, the number of sectors of 512 bytes. In JSON positions and lengths are bytes.
+with the first sector and, behind +, the number of sectors of 512 bytes. In an image, what the
+request costs follows: where it is mapped, or that it allocates. In JSON positions and lengths are bytes.
 An operation on names that has ended is printed with an indent: its paths and journal handles, and for each handle its
 credits and the blocks it changed, as `explain -- COMMAND` prints them.
 The last line has the totals, and what the volume did: allocations, conversions, handles, commits, checkpoints.")]

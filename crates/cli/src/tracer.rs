@@ -158,6 +158,8 @@ struct JsonEvent {
     priority: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     errno: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<String>,
 }
 
 fn json_line(event: &TraceEvent) -> String {
@@ -179,6 +181,7 @@ fn json_line(event: &TraceEvent) -> String {
         buffers: (event.pieces > 1).then_some(event.pieces),
         priority: (!event.priority.is_of_thread()).then(|| event.priority.to_string()),
         errno,
+        cost: event.cost.map(|cost| cost.to_string()),
     }) + "\n"
 }
 

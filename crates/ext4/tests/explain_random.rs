@@ -317,8 +317,14 @@ fn requests(events: &[TraceEvent]) -> Vec<DeviceRequest> {
         Op::Discard => "discard",
     };
     let made = events.iter().filter(|event| event.phase == TracePhase::Submit);
-    made.map(|event| DeviceRequest { op: op(event.op), pos: event.pos, length: event.length, fua: event.fua })
-        .collect()
+    made.map(|event| DeviceRequest {
+        op: op(event.op),
+        pos: event.pos,
+        length: event.length,
+        fua: event.fua,
+        cost: event.cost,
+    })
+    .collect()
 }
 
 fn submitted(events: &[TraceEvent]) -> usize {

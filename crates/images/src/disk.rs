@@ -2,7 +2,8 @@
 
 use crate::bytes::Bytes;
 use std::fmt::Debug;
-use uext4_blockdev::{Driving, Geometry, Result};
+use std::sync::Arc;
+use uext4_blockdev::{Driving, Geometry, Queue, QueueOptions, Result};
 
 /// A disk to be read.
 pub(crate) trait Disk: Send + Sync + Debug {
@@ -20,6 +21,11 @@ pub(crate) trait Disk: Send + Sync + Debug {
 
     /// What it is, for `info`: format and files, the outermost first.
     fn names(&self) -> Vec<String>;
+
+    /// A queue that reads it, and what its requests have to fit. `None`: it is only read by calls.
+    fn queue(self: Arc<Self>, _: &QueueOptions) -> Result<Option<(Queue, Geometry)>> {
+        Ok(None)
+    }
 }
 
 /// Reads a disk that may be shorter: behind its end are zeros.
@@ -84,5 +90,10 @@ impl Disk for RawDisk {
 
     fn names(&self) -> Vec<String> {
         vec![format!("raw {}", self.name)]
+    }
+
+    fn queue(self: Arc<Self>, options: &QueueOptions) -> Result<Option<(Queue, Geometry)>> {
+        let store = self.bytes.store();
+        Ok(Some((store.queue(options)?, geometry(self.size, [store.geometry()]))))
     }
 }

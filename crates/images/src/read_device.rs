@@ -4,12 +4,15 @@ use crate::disk::{self, Disk};
 use std::sync::Arc;
 use uext4_blockdev::layer::wrap::{Fate, QueueLayer, Wrapped};
 use uext4_blockdev::{
-    Capabilities, Description, Device, Error, Geometry, Op, Queue, QueueOptions, Request, Result, Store,
-    WriteDurability,
+    Capabilities, Cost, Description, Device, Error, Geometry, Op, Queue, QueueOptions, Request, Result,
+    Store, Way, WriteDurability,
 };
 
 /// A disk that also has a file whose queue carries what the disk answers.
 pub(crate) trait FileDisk: Disk {
+    /// What the file is.
+    fn format(&self) -> &'static str;
+
     /// A file of it.
     fn store(&self) -> &Arc<dyn Store>;
 }
@@ -73,6 +76,10 @@ impl<D: FileDisk + 'static> Device for ReadDevice<D> {
 
     fn reads_zeros(&self, pos: u64, length: u64) -> bool {
         self.geometry.check(pos, length).is_ok() && self.disk.reads_zeros(pos, length)
+    }
+
+    fn cost(&self, op: Op, _: u64, _: u64) -> Option<Cost> {
+        (op == Op::Read).then_some(Cost { format: self.disk.format(), way: Way::Inline })
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {

@@ -2,73 +2,30 @@
 
 use crate::common::{reap_all, request};
 use crate::tools::{check, converted, img, io, make, path};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
 use uext4_blockdev::spec::Format;
 use uext4_blockdev::{
-    Buffer, BufferPool, Capabilities, Description, Device, DeviceQueue, Error, Formats, Geometry, ImageFault,
-    ImageOptions, Op, Queue, QueueOptions, Request, Result, Store, WriteDurability,
+    Buffer, BufferPool, Device, DeviceQueue, Error, Formats, ImageFault, ImageOptions, Memory, Op, Queue,
+    QueueOptions, Request, Result, WriteDurability,
 };
 use uext4_images::KNOWN;
 use uext4_testkit::crash::{Options, State, assert_states};
-use uext4_testkit::device::{CrashDevice, CrashOptions, Fault, FaultDevice, FaultOn};
+use uext4_testkit::device::{CrashDevice, CrashOptions, DeviceFile, Fault, FaultDevice, FaultOn};
 use uext4_testkit::{Need, Rng, Scratch, needs};
-
-/// A device as the file of an image: its length is fixed.
-#[derive(Debug)]
-pub struct Fixed(pub Arc<dyn Device>);
-
-impl Device for Fixed {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn describe(&self) -> Description {
-        self.0.describe()
-    }
-    fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
-        self.0.read_at(buf, pos)
-    }
-    fn write_at(&self, buf: &[u8], pos: u64, durability: WriteDurability) -> Result<()> {
-        self.0.write_at(buf, pos, durability)
-    }
-    fn flush(&self) -> Result<()> {
-        self.0.flush()
-    }
-    fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        self.0.discard(pos, length)
-    }
-    fn queue(&self, options: &QueueOptions) -> Result<Queue> {
-        self.0.queue(options)
-    }
-}
-
-impl Store for Fixed {
-    fn length(&self) -> Result<u64> {
-        Ok(self.geometry().size)
-    }
-    fn grow(&self, length: u64) -> Result<()> {
-        let fits = length <= self.geometry().size;
-        let full = Error::Open { path: "the file".into(), action: "grow", errno: libc::ENOSPC };
-        if fits { Ok(()) } else { Err(full) }
-    }
-    fn read_upto(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        let count = self.geometry().size.saturating_sub(pos).min(buf.len() as u64) as usize;
-        if count > 0 {
-            self.0.read_at(&mut buf[..count], pos)?;
-        }
-        Ok(count)
-    }
-}
 
 /// Opens the image that is on the device, as if it were in the file at `path`.
 pub fn open_on(device: Arc<dyn Device>, path: &Path, write: bool) -> Result<Arc<dyn Device>> {
+    open_in(DeviceFile::new(device), path, write)
+}
+
+/// The same of the image in this file.
+pub fn open_in(file: Arc<DeviceFile>, path: &Path, write: bool) -> Result<Arc<dyn Device>> {
     let options =
         ImageOptions { path, write, force: false, sync: true, format: None, named: Default::default() };
-    KNOWN.open(Format::Qcow2, Arc::new(Fixed(device)), &options)
+    KNOWN.open(Format::Qcow2, file, &options)
 }
 
 /// A device with the bytes of a file, and room for more.
@@ -85,13 +42,13 @@ pub fn loaded(image: &Path, size: u64) -> Arc<MemoryDevice> {
     Arc::new(memory)
 }
 
-fn take(length: usize, fill: u8) -> Buffer {
+pub fn take(length: usize, fill: u8) -> Buffer {
     let mut buffer = BufferPool::new(length.max(4096)).unwrap().take(length).unwrap();
     buffer.fill(fill);
     buffer
 }
 
-/// Begun: these blocks, this byte. `Durable`: all begun before this number. `DurableOne`: this one.
+/// Begun: these blocks, this byte (0: a discard, after which they may be anything). `Durable`: all begun before this number. `DurableOne`: this one.
 struct Begun(u64, u64, u8);
 struct Durable(usize);
 struct DurableOne(usize);
@@ -106,17 +63,25 @@ fn is_legal(state: &State<'_>, device: &dyn Device, before: &[u8]) -> std::resul
     let alone: Vec<usize> = state.marks::<DurableOne>().map(|one| one.0).collect();
     let now = crate::tools::contents(device, 64 << 10);
     for (block, bytes) in now.chunks(512).enumerate() {
+        let (mut allowed, mut discarded) = (vec![before[block * 512]], false);
+        for (at, Begun(first, length, number)) in begun.iter().enumerate() {
+            if !(*first..*first + *length).contains(&(block as u64)) {
+                continue;
+            }
+            if *number == 0 {
+                discarded = true;
+                continue;
+            }
+            if at < flushed || alone.contains(&at) {
+                (allowed, discarded) = (Vec::new(), false);
+            }
+            allowed.push(*number);
+        }
+        if discarded {
+            continue;
+        }
         if bytes.iter().any(|byte| *byte != bytes[0]) {
             return Err(format!("block {block} is torn"));
-        }
-        let mut allowed = vec![before[block * 512]];
-        for (at, Begun(first, length, number)) in begun.iter().enumerate() {
-            if (*first..*first + *length).contains(&(block as u64)) {
-                if at < flushed || alone.contains(&at) {
-                    allowed.clear();
-                }
-                allowed.push(*number);
-            }
         }
         if !allowed.contains(&bytes[0]) {
             return Err(format!("block {block}: {}, not one of {allowed:?}", bytes[0]));
@@ -125,15 +90,30 @@ fn is_legal(state: &State<'_>, device: &dyn Device, before: &[u8]) -> std::resul
     Ok(())
 }
 
-/// Random writes, durable in all ways.
+/// Random writes and discards, durable in all ways.
 fn write_some(device: &dyn Device, handle: &uext4_testkit::device::CrashHandle, seed: u64, fua: bool) {
     let mut rng = Rng::new(seed);
+    // Queued and not reaped. They go after the queue.
+    let mut flying: Vec<(Buffer, Range<u64>)> = Vec::new();
     let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
     let mut begun = 0;
-    for number in 1..=40u8 {
+    for number in 1..=50u8 {
         let block = rng.below(DISK / 512 - 40);
         let block = if rng.below(2) == 0 { block } else { 300 + block % 64 };
         let length = if rng.below(4) == 0 { 1 + rng.below(40) } else { 1 + rng.below(4) };
+        // Which of two is later is only known if they are not in flight together.
+        let (first, last) = (block / 32 * 32, (block + length).next_multiple_of(32));
+        if flying.iter().any(|(_, range)| range.start < last && first < range.end) {
+            reap(&mut queue);
+            flying.clear();
+        }
+        if rng.below(5) == 0 {
+            // Mostly of whole clusters.
+            handle.mark(Begun(first, last - first, 0));
+            device.discard(first * 512, (last - first) * 512).unwrap();
+            begun += 1;
+            continue;
+        }
         let mut buffer = take(length as usize * 512, number);
         handle.mark(Begun(block, length, number));
         let write = request(Op::Write, block * 512, buffer.len() as u32, buffer.memory(0), 0);
@@ -150,28 +130,38 @@ fn write_some(device: &dyn Device, handle: &uext4_testkit::device::CrashHandle, 
             1 if fua => {
                 // SAFETY: reaped before the buffer goes.
                 unsafe { queue.push(Request { fua: true, ..write }) }.unwrap();
-                assert!(reap_all(&mut queue)[0].result > 0);
+                reap(&mut queue);
                 handle.mark(DurableOne(begun));
             }
-            2 => {
-                // SAFETY: as above.
+            2 | 3 if queue.in_flight() < queue.capacity() => {
+                // SAFETY: the buffers go when all is reaped, before the next flush.
                 unsafe { queue.push(write) }.unwrap();
-                assert!(reap_all(&mut queue)[0].result > 0);
+                queue.submit().unwrap();
+                flying.push((buffer, block..block + length));
             }
             _ => device.write_at(&buffer, block * 512, WriteDurability::Cached).unwrap(),
         }
         begun += 1;
-        match rng.below(8) {
+        let way = rng.below(8);
+        if way < 2 {
+            reap(&mut queue);
+            flying.clear();
+        }
+        match way {
             0 => device.flush().unwrap(),
             1 => {
                 // SAFETY: a flush has no memory.
-                unsafe { queue.push(request(Op::Flush, 0, 0, uext4_blockdev::Memory::NONE, 0)) }.unwrap();
+                unsafe { queue.push(request(Op::Flush, 0, 0, Memory::NONE, 0)) }.unwrap();
                 assert_eq!(reap_all(&mut queue)[0].result, 0);
             }
             _ => continue,
         }
         handle.mark(Durable(begun));
     }
+}
+
+fn reap(queue: &mut Queue) {
+    assert!(reap_all(queue).iter().all(|done| done.result > 0));
 }
 
 /// Makes an image of the kind, with blocks of one byte each.
@@ -228,7 +218,10 @@ fn power_cuts_leave_no_damage_and_all_that_was_durable() {
         let crash = crash.unwrap();
         let handle = crash.handle();
         handle.shuffle(Some(seed as u64));
-        let device = open_on(Arc::new(crash), &image, true).unwrap();
+        // Those that grow have clusters that were never used.
+        let length = std::fs::metadata(&image).unwrap().len().next_multiple_of(512);
+        let length = if seed % 2 == 0 { length } else { FILE };
+        let device = open_in(DeviceFile::growing(Arc::new(crash), length), &image, true).unwrap();
         write_some(&*device, &handle, seed as u64, fua);
         std::mem::forget(device);
         let options = Options::new("qcow2", seed as u64).at_most(260);

@@ -2,7 +2,9 @@
 
 #[path = "../../blockdev/tests/common/mod.rs"]
 mod common;
+mod cost;
 mod crash;
+mod discard;
 mod hostile;
 mod kinds;
 mod locks;

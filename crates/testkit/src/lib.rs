@@ -15,6 +15,7 @@ pub mod crash;
 pub mod device;
 pub mod digest;
 pub mod fixture;
+mod flight;
 pub mod guard;
 pub mod manifest;
 pub mod mutate;
@@ -26,6 +27,7 @@ pub mod scratch;
 mod volume;
 
 pub use digest::SparseDigest;
+pub use flight::Flight;
 pub use guard::{CuttingRelay, KernelMount, LoopDevice, LoopOptions, Mount, NbdServer, Tmpfs, Zram};
 pub use manifest::{Entry, Kind, Manifest, manifest};
 pub use oracle::{debugfs, dumpe2fs, e2fsck_clean, mke2fs};

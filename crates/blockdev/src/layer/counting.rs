@@ -1,9 +1,9 @@
 //! Counts the requests that reach a device, and passes each one to a trace sink.
 
 use super::slots::Slots;
-use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
+use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_cost, inner_reads_zeros};
 use crate::timer::now_ns;
-use crate::{Device, DeviceQueue, Done, Op, Priority, Queue, QueueOptions, Request, Result};
+use crate::{Cost, Device, DeviceQueue, Done, Op, Priority, Queue, QueueOptions, Request, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -139,12 +139,14 @@ pub struct TraceEvent {
     pub queued: bool,
     /// Submitted or completed.
     pub phase: TracePhase,
+    /// Of one that is submitted: what it costs below ([`Device::cost`]).
+    pub cost: Option<Cost>,
 }
 
 impl fmt::Display for TraceEvent {
     /// As blktrace prints it: `W 2048+8 FUA`, `R 0+8`, `D 4096+128`, `F`, in sectors of 512 bytes. A completion with an
     /// error has ` error 5` appended, a request that does not wait has ` NOWAIT`, one of three buffers ` VEC3`, one
-    /// with an I/O priority ` (idle 0)`.
+    /// with an I/O priority ` (idle 0)`, one into an image ` (qcow2: mapped, host offset 327680)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = match self.op {
             Op::Read => 'R',
@@ -168,10 +170,10 @@ impl fmt::Display for TraceEvent {
         if !self.priority.is_of_thread() {
             write!(f, " ({})", self.priority)?;
         }
-        match self.phase {
-            TracePhase::Complete(Err(errno)) => write!(f, " error {errno}"),
-            _ => Ok(()),
+        if let TracePhase::Complete(Err(errno)) = self.phase {
+            write!(f, " error {errno}")?;
         }
+        self.cost.map_or(Ok(()), |cost| write!(f, " ({cost})"))
     }
 }
 
@@ -180,11 +182,16 @@ pub type TraceSink = Arc<dyn Fn(&TraceEvent) + Send + Sync>;
 
 struct Tracer {
     start_ns: u64,
+    device: Arc<dyn Device>,
     sink: TraceSink,
 }
 
 impl Tracer {
-    fn event(&self, what: &What, queued: bool, phase: TracePhase) {
+    fn cost(&self, what: &What) -> Option<Cost> {
+        self.device.cost(what.op, what.pos, what.length)
+    }
+
+    fn event(&self, what: &What, queued: bool, phase: TracePhase, cost: Option<Cost>) {
         (self.sink)(&TraceEvent {
             time_ns: now_ns() - self.start_ns,
             thread: rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(),
@@ -197,6 +204,7 @@ impl Tracer {
             priority: what.priority,
             queued,
             phase,
+            cost,
         });
     }
 }
@@ -209,7 +217,7 @@ impl CountingDevice {
 
     /// Also passes every request to `sink`, at submission and at completion.
     pub fn with_trace(inner: Arc<dyn Device>, sink: TraceSink) -> Self {
-        let trace = Some(Arc::new(Tracer { start_ns: now_ns(), sink }));
+        let trace = Some(Arc::new(Tracer { start_ns: now_ns(), device: Arc::clone(&inner), sink }));
         CountingDevice { inner, counters: Arc::default(), trace }
     }
 
@@ -246,6 +254,10 @@ impl DeviceLayer for CountingDevice {
         inner_reads_zeros(self, pos, length)
     }
 
+    fn cost(&self, op: Op, pos: u64, length: u64) -> Option<Cost> {
+        inner_cost(self, op, pos, length)
+    }
+
     fn names(&self) -> Vec<String> {
         vec![if self.trace.is_some() { "counting, traced" } else { "counting" }.into()]
     }
@@ -253,13 +265,13 @@ impl DeviceLayer for CountingDevice {
     fn run(&self, what: What, call: impl FnOnce(&dyn Device) -> Result<()>) -> Result<()> {
         self.counters.add(&what, false);
         if let Some(trace) = &self.trace {
-            trace.event(&what, false, TracePhase::Submit);
+            trace.event(&what, false, TracePhase::Submit, trace.cost(&what));
         }
         let outcome = call(&*self.inner);
         self.counters.errors.fetch_add(u64::from(outcome.is_err()), Relaxed);
         if let Some(trace) = &self.trace {
             let result = outcome.as_ref().map(|()| what.length).map_err(|error| error.errno());
-            trace.event(&what, false, TracePhase::Complete(result));
+            trace.event(&what, false, TracePhase::Complete(result), None);
         }
         outcome
     }
@@ -271,8 +283,8 @@ impl DeviceLayer for CountingDevice {
     }
 }
 
-/// State of a traced request until completion: its own tag and its description.
-type Traced = (u64, What);
+/// State of a traced request until completion: its own tag, its description, and its cost when it was made.
+type Traced = (u64, What, Option<Cost>);
 
 struct CountingQueue {
     counters: Arc<Counters>,
@@ -286,8 +298,13 @@ impl QueueLayer for CountingQueue {
 
     fn meet(&mut self, request: &Request) -> Fate {
         let Request { pos, length, tag, .. } = *request;
-        let Some((_, slots)) = &mut self.trace else { return Fate::pass(request) };
-        slots.insert((tag, What::of(request))).map_or(Fate::Full, |tag| Fate::Pass { pos, length, tag })
+        let Some((tracer, slots)) = &mut self.trace else { return Fate::pass(request) };
+        let what = What::of(request);
+        slots.insert((tag, what, tracer.cost(&what))).map_or(Fate::Full, |tag| Fate::Pass {
+            pos,
+            length,
+            tag,
+        })
     }
 
     fn met(&mut self, request: &Request, fate: Fate, taken: bool) {
@@ -295,10 +312,12 @@ impl QueueLayer for CountingQueue {
         if taken {
             self.counters.add(&what, true);
         }
-        match (&mut self.trace, fate) {
-            (Some((tracer, _)), _) if taken => tracer.event(&what, true, TracePhase::Submit),
-            (Some((_, slots)), Fate::Pass { tag, .. }) => _ = slots.remove(tag),
-            _ => {}
+        let (Some((tracer, slots)), Fate::Pass { tag, .. }) = (&mut self.trace, fate) else { return };
+        if taken {
+            let cost = slots.get_mut(tag).and_then(|(_, _, cost)| *cost);
+            tracer.event(&what, true, TracePhase::Submit, cost);
+        } else {
+            slots.remove(tag);
         }
     }
 
@@ -307,9 +326,9 @@ impl QueueLayer for CountingQueue {
             self.counters.errors.fetch_add(1, Relaxed);
         }
         let Some((tracer, slots)) = &mut self.trace else { return };
-        if let Some((tag, what)) = slots.remove(done.tag) {
+        if let Some((tag, what, _)) = slots.remove(done.tag) {
             let result = u64::try_from(done.result).map_err(|_| -done.result);
-            tracer.event(&what, true, TracePhase::Complete(result));
+            tracer.event(&what, true, TracePhase::Complete(result), None);
             done.tag = tag;
         }
     }

@@ -5,10 +5,10 @@
 //! bytes that they write out.
 
 use super::slots::Slots;
-use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
+use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_cost, inner_reads_zeros};
 use crate::engine::goal;
 use crate::timer::{duration_ns, now_ns, sleepable, wait_until};
-use crate::{Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result, Wait};
+use crate::{Cost, Device, DeviceQueue, Done, Op, Queue, QueueOptions, Request, Result, Wait};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -120,6 +120,10 @@ impl DeviceLayer for LatencyDevice {
 
     fn reads_zeros(&self, pos: u64, length: u64) -> bool {
         inner_reads_zeros(self, pos, length)
+    }
+
+    fn cost(&self, op: Op, pos: u64, length: u64) -> Option<Cost> {
+        inner_cost(self, op, pos, length)
     }
 
     fn names(&self) -> Vec<String> {

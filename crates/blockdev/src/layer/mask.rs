@@ -1,8 +1,8 @@
 //! Hides capabilities of a device. It never claims one that the device lacks; it only adds work: a pretended volatile
 //! cache makes callers flush.
 
-use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_reads_zeros};
-use crate::{Capabilities, Device, Error, Op, Queue, QueueOptions, Request, Result};
+use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, What, Wrapped, inner_cost, inner_reads_zeros};
+use crate::{Capabilities, Cost, Device, Error, Op, Queue, QueueOptions, Request, Result};
 use std::sync::Arc;
 
 /// What to hide. Everything off by default.
@@ -77,6 +77,10 @@ impl DeviceLayer for MaskDevice {
 
     fn reads_zeros(&self, pos: u64, length: u64) -> bool {
         inner_reads_zeros(self, pos, length)
+    }
+
+    fn cost(&self, op: Op, pos: u64, length: u64) -> Option<Cost> {
+        inner_cost(self, op, pos, length)
     }
 
     fn names(&self) -> Vec<String> {

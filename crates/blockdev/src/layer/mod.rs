@@ -6,6 +6,7 @@ mod latency;
 mod mask;
 mod overlay;
 mod overlay_file;
+mod pair;
 mod slots;
 mod wake;
 pub mod wrap;

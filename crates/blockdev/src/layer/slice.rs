@@ -1,7 +1,7 @@
 //! A part of a device: a partition (`?partition=N`) or everything from a byte on (`?offset=B`).
 
-use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, Wrapped, inner_reads_zeros};
-use crate::{Device, Geometry, Op, Queue, QueueOptions, Request, Result};
+use super::wrap::{DeviceLayer, Fate, Nowait, QueueLayer, Wrapped, inner_cost, inner_reads_zeros};
+use crate::{Cost, Device, Geometry, Op, Queue, QueueOptions, Request, Result};
 use std::sync::Arc;
 
 /// A window of a device. Positions count from its start, and nothing outside it can be reached.
@@ -37,6 +37,10 @@ impl DeviceLayer for SliceDevice {
 
     fn reads_zeros(&self, pos: u64, length: u64) -> bool {
         inner_reads_zeros(self, pos, length)
+    }
+
+    fn cost(&self, op: Op, pos: u64, length: u64) -> Option<Cost> {
+        inner_cost(self, op, pos, length)
     }
 
     fn names(&self) -> Vec<String> {

@@ -2,31 +2,32 @@
 
 /// Up to a fixed number of entries; never allocates after creation.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub struct Slots<T> {
     entries: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
 impl<T> Slots<T> {
     /// A table of `capacity` entries.
-    pub(crate) fn new(capacity: u32) -> Self {
+    #[must_use]
+    pub fn new(capacity: u32) -> Self {
         Slots { entries: (0..capacity).map(|_| None).collect(), free: (0..capacity).rev().collect() }
     }
 
     /// Stores an entry and returns the tag that finds it, or `None` if the table is full.
-    pub(crate) fn insert(&mut self, entry: T) -> Option<u64> {
+    pub fn insert(&mut self, entry: T) -> Option<u64> {
         let index = self.free.pop()?;
         self.entries[index as usize] = Some(entry);
         Some(u64::from(index))
     }
 
     /// The entry of a tag.
-    pub(crate) fn get_mut(&mut self, tag: u64) -> Option<&mut T> {
+    pub fn get_mut(&mut self, tag: u64) -> Option<&mut T> {
         self.entries.get_mut(usize::try_from(tag).ok()?)?.as_mut()
     }
 
     /// Removes the entry of a tag.
-    pub(crate) fn remove(&mut self, tag: u64) -> Option<T> {
+    pub fn remove(&mut self, tag: u64) -> Option<T> {
         let index = u32::try_from(tag).ok()?;
         let entry = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);

@@ -1,10 +1,12 @@
 //! Code shared by the layers: a device and a queue that forward everything their layer does not override. Tests build
 //! layers of their own with it.
 
+use super::pair::{self, Pair};
+pub use super::slots::Slots;
 use super::wake::Wake;
 use crate::engine::DoneRing;
 use crate::{
-    Capabilities, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Priority, Queue,
+    Capabilities, Cost, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Priority, Queue,
     QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
 };
 use std::fmt;
@@ -135,10 +137,21 @@ pub trait DeviceLayer: Send + Sync + fmt::Debug {
         false
     }
 
+    /// [`Device::cost`]. Never known by default; a layer that holds no data of its own calls [`inner_cost`].
+    fn cost(&self, _op: Op, _pos: u64, _length: u64) -> Option<Cost> {
+        None
+    }
+
     /// [`Device::queue`].
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.inner().queue(options)
     }
+}
+
+/// [`DeviceLayer::cost`] of a layer that holds no data of its own.
+pub fn inner_cost(layer: &impl DeviceLayer, op: Op, pos: u64, length: u64) -> Option<Cost> {
+    let pos = if op == Op::Flush { pos } else { layer.position(pos, length).ok()? };
+    layer.inner().cost(op, pos, length)
 }
 
 /// [`DeviceLayer::reads_zeros`] of a layer that holds no data of its own.
@@ -224,6 +237,10 @@ impl<L: DeviceLayer> Device for L {
         DeviceLayer::reads_zeros(self, pos, length)
     }
 
+    fn cost(&self, op: Op, pos: u64, length: u64) -> Option<Cost> {
+        DeviceLayer::cost(self, op, pos, length)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         DeviceLayer::queue(self, options)
     }
@@ -240,6 +257,14 @@ pub enum Fate {
         length: u32,
         /// Tag of the inner queue's completion.
         tag: u64,
+    },
+    /// Passed to the queue aside ([`Wrapped::queue_with`]) with these values, likewise. Its completion is not shown to
+    /// the layer. Without such a queue the request fails with `EIO`.
+    Aside {
+        /// First byte on the device of that queue.
+        pos: u64,
+        /// Bytes.
+        length: u32,
     },
     /// The layer answers it: bytes, or a negative errno.
     Answer(i32),
@@ -304,10 +329,14 @@ pub trait QueueLayer: Send + Sized {
     }
 }
 
-/// The inner queue, its layer, and the completions that the layer produced itself.
+/// The inner queue, its layer, and the completions that the layer produced itself. When it is dropped, the queues come
+/// first: nothing is in flight when the layer is dropped.
 pub struct Wrapped<L> {
     pub(super) inner: Queue,
+    aside: Option<Queue>,
     pub(super) layer: L,
+    /// One of the queues polls.
+    polled: bool,
     own: DoneRing,
     wake: Wake,
 }
@@ -315,8 +344,14 @@ pub struct Wrapped<L> {
 impl<L: QueueLayer + 'static> Wrapped<L> {
     /// Wraps a queue.
     pub fn queue(inner: Queue, layer: L) -> Queue {
+        Self::queue_with(inner, None, layer)
+    }
+
+    /// The same with a queue aside, of another device, for requests whose fate is [`Fate::Aside`].
+    pub fn queue_with(inner: Queue, aside: Option<Queue>, layer: L) -> Queue {
         let own = DoneRing::new(inner.capacity());
-        Queue::Other(Box::new(Wrapped { inner, layer, own, wake: Wake::default() }))
+        let polled = aside.as_ref().is_some_and(|aside| aside.facts().polled || inner.facts().polled);
+        Queue::Other(Box::new(Wrapped { inner, aside, layer, polled, own, wake: Wake::default() }))
     }
 }
 
@@ -329,9 +364,17 @@ impl<L: QueueLayer> Wrapped<L> {
             Wait::AtLeast(count) if count > self.own.len() => Wait::AtLeast(count - self.own.len()),
             _ => Wait::No,
         };
+        let Wrapped { inner, aside, layer, polled, .. } = self;
         let before = out.len();
-        let passed = self.inner.reap(out, wait);
-        out[before..].iter_mut().for_each(|done| self.layer.done(done));
+        let mut seen = |done: &mut [Done]| done.iter_mut().for_each(|done| layer.done(done));
+        let passed = match aside {
+            Some(aside) => Pair { first: inner, second: aside, polled: *polled }.reap(out, wait, seen),
+            None => {
+                let passed = inner.reap(out, wait);
+                seen(&mut out[before..]);
+                passed
+            }
+        };
         let own = if passed.is_ok() { self.own.deliver(out) } else { 0 };
         self.signal()?;
         Ok(passed? + own)
@@ -354,6 +397,14 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
                 // SAFETY: the caller's promise about the memory is passed on; it also covers a prefix of it.
                 unsafe { self.inner.push(Request { pos, length, tag, ..request }) }
             }
+            Fate::Aside { pos, length } => match &mut self.aside {
+                Some(aside) => {
+                    let length = length.min(request.length);
+                    // SAFETY: as above.
+                    unsafe { aside.push(Request { pos, length, ..request }) }
+                }
+                None => self.own.push(Done { tag: request.tag, result: -libc::EIO }),
+            },
             Fate::Answer(result) => self.own.push(Done { tag: request.tag, result }),
             Fate::Fill => {
                 let address = request.memory.address.as_ptr();
@@ -381,7 +432,8 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
         self.layer.sent();
         let own = self.own.send();
         self.signal()?;
-        Ok(self.inner.submit()? + own)
+        let aside = self.aside.as_mut().map_or(Ok(0), |aside| aside.submit());
+        Ok(self.inner.submit()? + aside? + own)
     }
 
     fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
@@ -390,15 +442,20 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
     }
 
     fn in_flight(&self) -> u32 {
-        self.inner.in_flight() + self.own.len() + self.layer.kept()
+        let aside = self.aside.as_ref().map_or(0, |aside| aside.in_flight());
+        self.inner.in_flight() + aside + self.own.len() + self.layer.kept()
     }
 
     fn capacity(&self) -> u32 {
-        self.inner.capacity()
+        let inner = self.inner.capacity();
+        self.aside.as_ref().map_or(inner, |aside| inner.min(aside.capacity()))
     }
 
     fn facts(&self) -> QueueFacts {
-        let facts = self.inner.facts();
+        let facts = match &self.aside {
+            Some(aside) => pair::facts(self.inner.facts(), aside.facts(), "backing file"),
+            None => self.inner.facts(),
+        };
         QueueFacts { vectors: if L::VECTORS { facts.vectors } else { 0 }, ..facts }
     }
 
@@ -407,8 +464,11 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
         if !L::ANSWERS {
             return self.inner.event_fd();
         }
-        self.wake.get(&mut [&mut self.inner])?;
+        let Wrapped { inner, aside, wake, .. } = self;
+        let mut queues: Vec<&mut Queue> = [inner].into_iter().chain(aside).collect();
+        wake.get(&mut queues)?;
         self.signal()?;
-        self.wake.get(&mut [&mut self.inner])
+        // It is there now, and the queues are not asked again.
+        self.wake.get(&mut [])
     }
 }

@@ -23,10 +23,10 @@ pub use uext4_blockdev::spec::{
     closest, closest_scheme, parse_scaled, parse_size,
 };
 pub use uext4_blockdev::{
-    Ask, BUFFER_ALIGN, Buffer, BufferPool, Capabilities, DaxKind, Description, Device, DeviceQueue, Done,
-    Driving, Error, Full, Geometry, ImageFault, Memory, Misaligned, Op, OpenOptions, Opened, OverlayFault,
-    Priority, PriorityClass, Process, Queue, QueueFacts, QueueOptions, Registered, Request, Result, Sharing,
-    Table, Vector, Wait, WriteDurability, describe,
+    Ask, BUFFER_ALIGN, Buffer, BufferPool, Capabilities, Cost, DaxKind, Description, Device, DeviceQueue,
+    Done, Driving, Error, Full, Geometry, ImageFault, Memory, Misaligned, Op, OpenOptions, Opened,
+    OverlayFault, Priority, PriorityClass, Process, Queue, QueueFacts, QueueOptions, Registered, Request,
+    Result, Sharing, Table, Vector, Wait, Way, WriteDurability, describe,
 };
 pub use uext4_images::{format_of, format_of_new};
 

@@ -7,7 +7,7 @@ use crate::ground::durable::{CommitStep, CommitSteps};
 use crate::ground::error::{Error, Result};
 use crate::inode::check_overwrite;
 use crate::seam::Ext4;
-use uext4_blockdev::{Capabilities, Geometry};
+use uext4_blockdev::{Capabilities, Cost, Device, Geometry, Op};
 use uext4_iomap::bounce::{Step, next_step};
 use uext4_iomap::plan::{Durability, Edges, GateMode, JournalWork, Route, Summary, Sync};
 use uext4_iomap::{
@@ -46,9 +46,21 @@ pub struct DeviceRequest {
     pub length: u64,
     /// With FUA.
     pub fua: bool,
+    /// What it costs below the volume's device, where that says so: in an image.
+    pub cost: Option<Cost>,
 }
 
-const FLUSH: DeviceRequest = DeviceRequest { op: "flush", pos: 0, length: 0, fua: false };
+const FLUSH: DeviceRequest = DeviceRequest { op: "flush", pos: 0, length: 0, fua: false, cost: None };
+
+fn cost(device: &dyn Device, request: &DeviceRequest) -> Option<Cost> {
+    let op = match request.op {
+        "read" => Op::Read,
+        "write" | "log" | "home" => Op::Write,
+        "flush" => Op::Flush,
+        _ => return None,
+    };
+    device.cost(op, request.pos, request.length)
+}
 
 /// The explanation of a request.
 #[derive(Debug, Clone)]
@@ -134,6 +146,11 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         let count = outlook.piece_count;
         reasons.push(format!("{count} pieces: looked up {PIECES_MAX} at a time"));
     }
+    let below = match query.write {
+        true => shared.given_device(),
+        false => shared.engine.device(),
+    };
+    list.requests.iter_mut().for_each(|request| request.cost = cost(&**below, request));
     let advice = facts.advice(transfers, query.write, refused.is_some());
     Ok(Explanation {
         plan: outlook.plan,
@@ -267,6 +284,7 @@ impl Facts<'_> {
             pos: bytes.start,
             length: bytes.end - bytes.start,
             fua,
+            cost: None,
         };
         for step in commit.steps {
             match step {
@@ -287,7 +305,7 @@ impl Facts<'_> {
         let fua = op == "write" && self.plan().durability == Durability::Fua;
         self.shared.engine.visit_pieces(self.open, range, |piece| {
             let op = if piece.state == State::Written { op } else { "zero" };
-            list.push(DeviceRequest { op, pos: piece.physical, length: piece.length, fua });
+            list.push(DeviceRequest { op, pos: piece.physical, length: piece.length, fua, cost: None });
         })
     }
 

@@ -5,9 +5,9 @@ use super::image::Image;
 use super::queue::ImageQueue;
 use crate::disk::{self, Disk};
 use std::sync::Arc;
-use uext4_blockdev::layer::wrap::Wrapped;
 use uext4_blockdev::{
-    Capabilities, Description, Device, Error, Geometry, Op, Queue, QueueOptions, Result, WriteDurability,
+    Capabilities, Cost, Description, Device, Error, Geometry, Op, Queue, QueueOptions, Result,
+    WriteDurability,
 };
 
 /// The disk in a qcow2 image.
@@ -80,6 +80,7 @@ impl Device for Qcow2Device {
     fn read_at(&self, buf: &mut [u8], pos: u64) -> Result<()> {
         self.image.process.check()?;
         self.geometry().check_transfer(buf, pos)?;
+        let _in_use = self.image.in_use();
         match self.image.place(pos, pos + buf.len() as u64)? {
             Some(place) => self.image.data_store().read_at(buf, place.host),
             None => self.image.read_now(buf, pos),
@@ -89,6 +90,7 @@ impl Device for Qcow2Device {
     fn read_nowait(&self, buf: &mut [u8], pos: u64) -> Result<()> {
         self.image.process.check()?;
         self.geometry().check_transfer(buf, pos)?;
+        let _in_use = self.image.in_use();
         match self.image.place(pos, pos + buf.len() as u64)? {
             Some(place) => self.image.data_store().read_nowait(buf, place.host),
             None => Err(Image::put_off(Op::Read, pos, buf.len())),
@@ -102,9 +104,13 @@ impl Device for Qcow2Device {
         if fua && !self.capabilities().fua {
             return Err(Error::Unsupported("a FUA write to a device without FUA".into()));
         }
+        let in_use = self.image.in_use();
         match self.image.place_to_write(pos, pos + buf.len() as u64, fua)? {
             Some(host) => self.image.data_store().write_at(buf, host, durability),
-            None => self.image.write(buf, pos, fua),
+            None => {
+                drop(in_use);
+                self.image.write(buf, pos, fua)
+            }
         }
     }
 
@@ -114,6 +120,7 @@ impl Device for Qcow2Device {
         if durability == WriteDurability::Fua {
             return self.write_at(buf, pos, durability);
         }
+        let _in_use = self.image.in_use();
         match self.image.place_to_write(pos, pos + buf.len() as u64, false)? {
             Some(host) => self.image.data_store().write_nowait(buf, host, durability),
             None => Err(Image::put_off(Op::Write, pos, buf.len())),
@@ -146,9 +153,12 @@ impl Device for Qcow2Device {
         self.geometry().check(pos, length).is_ok() && self.image.is_zeros(pos, length)
     }
 
+    fn cost(&self, op: Op, pos: u64, length: u64) -> Option<Cost> {
+        self.image.cost(op, pos, length)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
         self.image.process.check()?;
-        let inner = self.image.data_store().queue(options)?;
-        Ok(Wrapped::queue(inner, ImageQueue::new(Arc::clone(&self.image))))
+        ImageQueue::open(&self.image, options)
     }
 }

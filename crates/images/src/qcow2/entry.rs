@@ -8,6 +8,8 @@ pub(super) const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 /// The place in the file.
 pub(super) const PLACE: u64 = 0x00ff_ffff_ffff_fe00;
+/// All subclusters read as zeros.
+const ALL_ZEROS: u64 = 0xffff_ffff << 32;
 /// Subclusters of a cluster.
 pub(super) const SUBCLUSTERS: u64 = 32;
 
@@ -100,6 +102,11 @@ impl Shape {
         let host = word & PLACE;
         let placed = host != 0 || (self.external && word & COPIED != 0);
         (word & COMPRESSED == 0 && placed).then_some(host)
+    }
+
+    /// Both words of the entry of a cluster without a place, which reads as zeros (in version 2: as what is below).
+    pub(super) fn empty(&self) -> (u64, u64) {
+        if self.extended { (0, ALL_ZEROS) } else { (if self.zeros { ZERO } else { 0 }, 0) }
     }
 
     /// Place and length of the bytes of a compressed cluster. They may end earlier.

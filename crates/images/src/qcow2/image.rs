@@ -3,6 +3,7 @@
 use super::compressed::inflate;
 use super::entry::{COPIED, Kind, PLACE, Shape};
 use super::header::{self, Header};
+use super::queue::ImageQueue;
 use super::table::{Piece, Table, Tables};
 use super::write::Writing;
 use crate::bytes::Bytes;
@@ -11,11 +12,11 @@ use crate::disk::{Disk, padded_zeros, read_padded};
 use crate::fault::fault;
 use crate::named::{Chain, OpenBacking};
 use crate::order::number;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use uext4_blockdev::{ImageFault, Process, Result, Store};
+use uext4_blockdev::{Geometry, ImageFault, Process, Queue, QueueOptions, Result, Store};
 
 /// Bytes of decompressed clusters that an image keeps.
 const CLUSTERS_BYTES: u64 = 16 << 20;
@@ -36,8 +37,6 @@ pub(crate) struct Image {
     pub(super) tables: Tables,
     /// Decompressed clusters, by their entries.
     clusters: Mutex<Bounded<[u8]>>,
-    /// Held while a compressed cluster is looked up and read: what it occupied is not reused meanwhile.
-    pub(super) compressed: RwLock<()>,
     pub(super) below: Option<Arc<dyn Disk>>,
     pub(super) process: Process,
     /// If it is open for writing.
@@ -92,7 +91,6 @@ pub(crate) fn open(
         path: path.to_owned(),
         length: AtomicU64::new(data.store().length()?),
         clusters: Mutex::new(Bounded::new((CLUSTERS_BYTES / cluster).max(2) as usize)),
-        compressed: RwLock::new(()),
         tables: Tables::new(cluster),
         process: Process::current()?,
         header,
@@ -175,19 +173,6 @@ impl Image {
         host + length <= self.length.load(Ordering::Acquire)
     }
 
-    /// Reads part of a compressed cluster, which is at byte `pos` of the disk. Returns the bytes filled: 0 if it is
-    /// none any more.
-    fn read_compressed(&self, buf: &mut [u8], pos: u64) -> Result<usize> {
-        let _nothing_is_reused = self.compressed.read();
-        let piece = self.piece(pos, pos + buf.len() as u64)?;
-        let Kind::Compressed { word } = piece.kind else { return Ok(0) };
-        let cluster = self.cluster_of(word)?;
-        let inside = (pos & (self.shape.cluster() - 1)) as usize;
-        let count = (piece.end - pos) as usize;
-        buf[..count].copy_from_slice(&cluster[inside..inside + count]);
-        Ok(count)
-    }
-
     /// The decompressed cluster of an entry.
     fn cluster_of(&self, word: u64) -> Result<Arc<[u8]>> {
         if let Some(cluster) = self.clusters.lock().get(word) {
@@ -205,7 +190,8 @@ impl Image {
         Ok(cluster)
     }
 
-    /// Reads bytes of the disk, piece by piece.
+    /// Reads bytes of the disk, piece by piece. Nothing that it finds may be used for anything else meanwhile: the
+    /// caller has [`Image::in_use`], or the lock of the tables.
     pub(super) fn read_now(&self, buf: &mut [u8], pos: u64) -> Result<()> {
         let end = pos + buf.len() as u64;
         let mut at = pos;
@@ -219,9 +205,9 @@ impl Image {
                     Some(below) => read_padded(&**below, part, at)?,
                     None => part.fill(0),
                 },
-                Kind::Compressed { .. } => {
-                    at += self.read_compressed(part, at)? as u64;
-                    continue;
+                Kind::Compressed { word } => {
+                    let inside = (at & (self.shape.cluster() - 1)) as usize;
+                    part.copy_from_slice(&self.cluster_of(word)?[inside..inside + part.len()]);
                 }
             }
             at = piece.end;
@@ -294,5 +280,9 @@ impl Disk for Image {
 
     fn names(&self) -> Vec<String> {
         self.all_names()
+    }
+
+    fn queue(self: Arc<Self>, options: &QueueOptions) -> Result<Option<(Queue, Geometry)>> {
+        Ok(Some((ImageQueue::open(&self, options)?, self.geometry())))
     }
 }

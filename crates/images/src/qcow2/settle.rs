@@ -8,8 +8,8 @@
 //! | 4 | in memory only: what nothing points to any more is free | |
 //!
 //! A crash between them leaves clusters that are counted and not used: `qemu-img check` calls them leaked, which is no
-//! damage. A cluster is used again only after step 4, so nothing durable points to it; whoever reads compressed data in
-//! it has ended.
+//! damage. A cluster is used again only after step 4, so nothing durable points to it, and when nobody uses it any more
+//! (`uses.rs`).
 
 use super::image::Image;
 use super::write::{Changed, State, Writing};
@@ -59,7 +59,7 @@ impl Image {
             return settled;
         }
         writing.unsettled.store(false, Ordering::Release);
-        Ok(())
+        self.reclaim(writing, state)
     }
 
     fn write_tables(&self, state: &mut State) -> Result<()> {
@@ -80,11 +80,7 @@ impl Image {
         for Changed { table, .. } in std::mem::take(&mut state.tables).into_values() {
             table.unsettled.store(false, Ordering::Release);
         }
-        // Whoever found a compressed cluster where it was has read it.
-        drop(self.compressed.write());
-        for cluster in std::mem::take(&mut state.freed) {
-            state.refcounts.release(file, cluster)?;
-        }
+        state.limbo.extend(std::mem::take(&mut state.freed));
         Ok(())
     }
 
@@ -121,6 +117,10 @@ impl Image {
         }
         let mut state = writing.state.lock();
         self.check_flushes(writing)?;
+        // No requests are left. At most two rounds: what a request held up, and what was freed after that.
+        while !state.limbo.is_empty() {
+            self.reclaim(writing, &mut state)?;
+        }
         state.refcounts.write_blocks(&self.file)
     }
 }

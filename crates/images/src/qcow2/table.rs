@@ -72,13 +72,13 @@ impl Table {
     }
 
     /// Changes an entry. Those who read it see the old or the new one: with subclusters the place comes first, unless
-    /// the old entry was of a compressed cluster, whose bits mean nothing.
+    /// it goes, or the old entry was of a compressed cluster, whose bits mean nothing.
     pub(super) fn set(&self, shape: &Shape, index: usize, word: u64, bitmap: u64) {
         if !shape.extended {
             return self.words[index].store(word, Ordering::Release);
         }
         let (place, bits) = (&self.words[2 * index], &self.words[2 * index + 1]);
-        if place.load(Ordering::Relaxed) & super::entry::COMPRESSED != 0 {
+        if word == 0 || place.load(Ordering::Relaxed) & super::entry::COMPRESSED != 0 {
             bits.store(bitmap, Ordering::Release);
             place.store(word, Ordering::Release);
         } else {

@@ -1,14 +1,14 @@
 //! Writes that change the tables: into holes, over the backing file, over compressed clusters and snapshots.
 //!
-//! A cluster gets its place in the file, and what the write leaves of it, before its entry says so. Clusters that the
-//! disk uses are never freed while the image is open, except compressed ones: a request in flight in the file's queue
-//! always finds its own.
+//! A cluster gets its place in the file, and what the write leaves of it, before its entry says so. What loses its place
+//! is used again when no durable table names it (`settle.rs`), and no request in flight may have found it (`uses.rs`).
 
 use super::entry::{COPIED, Kind};
 use super::header::{AUTOCLEAR_AT, Header, autoclear};
 use super::image::Image;
 use super::refcounts::Refcounts;
 use super::table::Table;
+use super::uses::{InUse, Limbo, Uses};
 use crate::bytes::Bytes;
 use crate::order::bytes64;
 use parking_lot::Mutex;
@@ -38,6 +38,8 @@ pub(super) struct Writing {
     begun: AtomicBool,
     /// Counts the flushes of the tables that have begun.
     pub(super) flushes: AtomicU64,
+    /// Requests that may use places in the file.
+    pub(super) uses: Uses,
 }
 
 /// A table with entries that the file lacks.
@@ -59,6 +61,8 @@ pub(super) struct State {
     pub(super) l1: BTreeSet<u64>,
     /// Clusters that are used once less when the tables are durable.
     pub(super) freed: Vec<u64>,
+    /// Those for which they are.
+    pub(super) limbo: Limbo,
     /// Clusters from here on were never used: they read as zeros.
     fresh: u64,
 }
@@ -79,6 +83,7 @@ impl Writing {
             tables: BTreeMap::new(),
             l1: BTreeSet::new(),
             freed: Vec::new(),
+            limbo: Limbo::default(),
             fresh: whole >> header.cluster_bits,
         };
         Ok(Writing {
@@ -87,6 +92,7 @@ impl Writing {
             failed: AtomicBool::new(false),
             begun: AtomicBool::new(header.autoclear & !keeps == 0),
             flushes: AtomicU64::new(0),
+            uses: Uses::default(),
         })
     }
 }
@@ -109,6 +115,11 @@ impl Image {
     pub(super) fn check_writable(&self) -> Result<()> {
         self.process.check()?;
         self.writing.as_ref().map_or(Err(Error::ReadOnly), |writing| self.check_flushes(writing))
+    }
+
+    /// What is looked up while this lives is not used for anything else. `None`: nothing ever is.
+    pub(super) fn in_use(&self) -> Option<InUse<'_>> {
+        self.writing.as_ref().map(|writing| writing.uses.call())
     }
 
     /// Whether writes may go to their places.
@@ -151,17 +162,33 @@ impl Image {
                     piece.end
                 }
                 _ => {
-                    writing.unsettled.store(true, Ordering::Release);
-                    if state.tables.len() as u64 * self.shape.cluster() > CHANGED_BYTES {
-                        self.settle_tables(writing, &mut state)?;
-                        writing.unsettled.store(true, Ordering::Release);
-                    }
+                    self.prepare_change(writing, &mut state)?;
                     self.allocate(&mut state, rest, at)?
                 }
             };
         }
         drop(state);
         if durable { self.flush() } else { Ok(()) }
+    }
+
+    /// Before tables are changed. Writes them if too much of them is changed, and gives back what nobody uses.
+    pub(super) fn prepare_change(&self, writing: &Writing, state: &mut State) -> Result<()> {
+        self.check_flushes(writing)?;
+        self.begin(writing)?;
+        if state.tables.len() as u64 * self.shape.cluster() > CHANGED_BYTES {
+            self.settle_tables(writing, state)?;
+        }
+        writing.unsettled.store(true, Ordering::Release);
+        if state.limbo.is_empty() {
+            return Ok(());
+        }
+        self.reclaim(writing, state)
+    }
+
+    /// Counts as free what nobody uses any more.
+    pub(super) fn reclaim(&self, writing: &Writing, state: &mut State) -> Result<()> {
+        let free = state.limbo.take(&writing.uses);
+        free.into_iter().try_for_each(|cluster| state.refcounts.release(&self.file, cluster))
     }
 
     /// Before the first write: clears the bits of what writes would make out of date, such as dirty bitmaps.
@@ -209,8 +236,43 @@ impl Image {
         Ok(upto)
     }
 
+    /// Gives a range of clusters that read as zeros a place that does so too, for a write into it that follows. `None`:
+    /// it takes more than that. A read meanwhile, a crash and a failure of the write find zeros, as before.
+    pub(super) fn place_zeros(&self, pos: u64, end: u64) -> Result<Option<u64>> {
+        let Some(writing) = &self.writing else { return Err(Error::ReadOnly) };
+        let mask = self.shape.cluster() - 1;
+        let guest = pos & !mask;
+        let upto = (end + mask) & !mask;
+        let ((index, entry), count) = (self.shape.split(guest), (upto - guest) >> self.shape.cluster_bits);
+        let one_table = entry as u64 + count <= 1 << self.shape.l2_bits;
+        if self.shape.external || !one_table || !self.is_zeros(guest, upto.min(self.header.size) - guest) {
+            return Ok(None);
+        }
+        let mut state = writing.state.lock();
+        self.prepare_change(writing, &mut state)?;
+        let table = self.table_to_change(&mut state, index)?;
+        let (word, _) = table.entry(&self.shape, entry);
+        // Somebody else may have been quicker.
+        let placed = match self.shape.place(word) {
+            Some(host) => self.is_ours(&mut state, word, host)?,
+            None => false,
+        };
+        if placed || self.placeless(&mut state, &table, entry, count)? < count {
+            return Ok(None);
+        }
+        let (host, clusters, fresh) = self.take(&mut state, guest, count)?;
+        let span = Span { guest, entry, host, clusters, fresh };
+        let zeros = fresh || self.data_store().reads_zeros(host, clusters << self.shape.cluster_bits);
+        if clusters < count || !zeros {
+            self.give_back(&mut state, &span)?;
+            return Ok(None);
+        }
+        self.enter(&mut state, index, &table, &span)?;
+        Ok(Some(host + (pos - guest)))
+    }
+
     /// Whether a cluster that an entry points to is used by this entry alone.
-    fn is_ours(&self, state: &mut State, word: u64, host: u64) -> Result<bool> {
+    pub(super) fn is_ours(&self, state: &mut State, word: u64, host: u64) -> Result<bool> {
         if self.shape.external {
             return Ok(true);
         }
@@ -355,18 +417,24 @@ impl Image {
             let (old, _) = table.entry(&self.shape, entry);
             table.set(&self.shape, entry, (span.host + (number << bits)) | COPIED, ALL_SUBCLUSTERS);
             self.note(state, index, table, entry);
-            if old & super::entry::COMPRESSED != 0 {
-                let (pos, length) = self.shape.compressed(old);
-                state.freed.extend(pos >> bits..=(pos + length - 1) >> bits);
-            } else if let Some(host) = self.shape.place(old).filter(|_| !self.shape.external) {
-                state.freed.push(host >> bits);
-            }
+            self.free(state, old);
         }
         Ok(())
     }
 
+    /// Notes that an entry does not use its place any more.
+    pub(super) fn free(&self, state: &mut State, old: u64) {
+        let bits = self.shape.cluster_bits;
+        if old & super::entry::COMPRESSED != 0 {
+            let (pos, length) = self.shape.compressed(old);
+            state.freed.extend(pos >> bits..=(pos + length - 1) >> bits);
+        } else if let Some(host) = self.shape.place(old).filter(|_| !self.shape.external) {
+            state.freed.push(host >> bits);
+        }
+    }
+
     /// Notes that the file lacks an entry.
-    fn note(&self, state: &mut State, index: u64, table: &Arc<Table>, entry: usize) {
+    pub(super) fn note(&self, state: &mut State, index: u64, table: &Arc<Table>, entry: usize) {
         let changed = state.tables.entry(index).or_insert_with(|| Changed {
             table: Arc::clone(table),
             whole: false,
@@ -377,7 +445,7 @@ impl Image {
 
     /// The table of this number, which is this image's alone and stays in memory. It is made if there is none, and
     /// copied if a snapshot has it too.
-    fn table_to_change(&self, state: &mut State, index: u64) -> Result<Arc<Table>> {
+    pub(super) fn table_to_change(&self, state: &mut State, index: u64) -> Result<Arc<Table>> {
         let word = self.l1[index as usize].load(Ordering::Acquire);
         let host = self.table_place(index, word)?;
         let old = self.table(index)?;
@@ -417,23 +485,5 @@ impl Image {
             state.freed.push(host >> self.shape.cluster_bits);
         }
         Ok(table)
-    }
-
-    /// Gives the host back what clusters occupy that may be written. The tables stay as they are: the bytes read as the
-    /// file's holes do.
-    pub(super) fn discard(&self, pos: u64, length: u64) -> Result<()> {
-        let end = pos + length;
-        let mut at = pos;
-        while at < end {
-            let piece = self.piece(at, end)?;
-            if let Kind::Data { host, copied: true } = piece.kind
-                && self.has(host, piece.end - at)
-                && self.has_begun()
-            {
-                self.data_store().discard(host, piece.end - at)?;
-            }
-            at = piece.end;
-        }
-        Ok(())
     }
 }

@@ -116,6 +116,10 @@ impl Vmdk {
 }
 
 impl FileDisk for Vmdk {
+    fn format(&self) -> &'static str {
+        "vmdk"
+    }
+
     fn store(&self) -> &Arc<dyn Store> {
         self.first.store()
     }

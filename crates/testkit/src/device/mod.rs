@@ -4,6 +4,7 @@
 
 mod crash;
 mod fault;
+mod file;
 mod late;
 mod part;
 
@@ -11,5 +12,6 @@ pub use crash::{
     CrashDevice, CrashEvent, CrashHandle, CrashLog, CrashMark, CrashOperation, CrashOptions, CrashOutcome,
 };
 pub use fault::{Fault, FaultAction, FaultDevice, FaultHandle, FaultId, FaultOn};
+pub use file::DeviceFile;
 pub use late::{Held, LateDevice, LateHandle};
 pub use part::CrashPart;

@@ -2,19 +2,14 @@
 //! two exceptions: a read that needs both runs when it is pushed, and so does a flush that has to write the map.
 
 use super::device::Shared;
-use crate::engine::{DoneRing, goal};
+use crate::engine::DoneRing;
+use crate::layer::pair::{self, Pair};
 use crate::layer::slots::Slots;
 use crate::layer::wake::Wake;
-use crate::timer::{duration_ns, now_ns};
 use crate::{DeviceQueue, Done, Error, Full, Op, Queue, QueueFacts, QueueOptions, Request, Result, Wait};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long to wait for one of two queues that have no descriptors.
-const GLANCE: Duration = Duration::from_micros(50);
 
 /// A request in the queue of the overlay file.
 #[derive(Debug, Clone, Copy)]
@@ -29,10 +24,15 @@ pub(super) struct OverlayFileQueue {
     shared: Arc<Shared>,
     base: Queue,
     store: Queue,
-    sent: Slots<Sent>,
+    sent: InStore,
     own: DoneRing,
     wake: Wake,
     polled: bool,
+}
+
+/// What is in the queue of the overlay file.
+struct InStore {
+    sent: Slots<Sent>,
     /// Durable writes of a batch of completions: where they are in it, and their granules.
     durable: Vec<usize>,
     written: Vec<Range<u64>>,
@@ -47,12 +47,14 @@ impl OverlayFileQueue {
             shared,
             base,
             store,
-            sent: Slots::new(capacity),
+            sent: InStore {
+                sent: Slots::new(capacity),
+                durable: Vec::with_capacity(capacity as usize),
+                written: Vec::with_capacity(capacity as usize),
+            },
             own: DoneRing::new(capacity),
             wake: Wake::default(),
             polled,
-            durable: Vec::with_capacity(capacity as usize),
-            written: Vec::with_capacity(capacity as usize),
         };
         Ok(Queue::Other(Box::new(queue)))
     }
@@ -70,12 +72,12 @@ impl OverlayFileQueue {
     /// # Safety
     /// As [`DeviceQueue::push`].
     unsafe fn pass(&mut self, request: Request, write: Option<(u64, bool)>) -> std::result::Result<(), Full> {
-        let Some(tag) = self.sent.insert(Sent { tag: request.tag, write }) else { return Err(Full) };
+        let Some(tag) = self.sent.sent.insert(Sent { tag: request.tag, write }) else { return Err(Full) };
         let pos = if request.op == Op::Flush { 0 } else { self.shared.store.position(request.pos) };
         // SAFETY: the caller's promise is passed on.
         let pushed = unsafe { self.store.push(Request { pos, tag, ..request }) };
         if pushed.is_err() {
-            self.sent.remove(tag);
+            self.sent.sent.remove(tag);
         }
         pushed
     }
@@ -113,9 +115,15 @@ impl OverlayFileQueue {
         unsafe { self.pass(Request { fua, ..request }, write) }
     }
 
+    fn signal(&self) -> Result<()> {
+        self.wake.set((self.own.len() > 0).then_some(0))
+    }
+}
+
+impl InStore {
     /// Completes what came from the queue of the overlay file.
-    fn complete(&mut self, done: &mut [Done]) {
-        let store = &self.shared.store;
+    fn complete(&mut self, shared: &Shared, done: &mut [Done]) {
+        let store = &shared.store;
         for (at, done) in done.iter_mut().enumerate() {
             let Some(Sent { tag, write }) = self.sent.remove(done.tag) else { continue };
             done.tag = tag;
@@ -138,44 +146,6 @@ impl OverlayFileQueue {
         }
         self.durable.clear();
         self.written.clear();
-    }
-
-    /// Delivers what is there, waiting as `wait` says in the queue that has something in flight: one of them at most.
-    fn take(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
-        let before = out.len();
-        let in_store = self.store.in_flight() > 0;
-        let taken = self.store.reap(out, if in_store { wait } else { Wait::No });
-        self.complete(&mut out[before..]);
-        taken?;
-        self.base.reap(out, if in_store { Wait::No } else { wait })?;
-        Ok(out.len() - before)
-    }
-
-    /// Waits until either queue may have a completion, or the time is over.
-    fn wait_for_either(&mut self, timeout: Option<Duration>) -> Result<()> {
-        if self.polled {
-            std::hint::spin_loop();
-            return Ok(());
-        }
-        let (Some(base), Some(store)) = (self.base.event_fd()?, self.store.event_fd()?) else {
-            std::thread::sleep(timeout.unwrap_or(GLANCE).min(GLANCE));
-            return Ok(());
-        };
-        let mut fds = [PollFd::new(&base, PollFlags::IN), PollFd::new(&store, PollFlags::IN)];
-        let timeout = timeout.map(|time| Timespec {
-            tv_sec: time.as_secs().min(i32::MAX as u64) as i64,
-            tv_nsec: time.subsec_nanos().into(),
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => {
-                Err(Error::Open { path: "poll".into(), action: "wait", errno: errno.raw_os_error() })
-            }
-        }
-    }
-
-    fn signal(&self) -> Result<()> {
-        self.wake.set((self.own.len() > 0).then_some(0))
     }
 }
 
@@ -219,31 +189,17 @@ impl DeviceQueue for OverlayFileQueue {
 
     fn reap(&mut self, out: &mut Vec<Done>, wait: Wait) -> Result<usize> {
         self.own.send();
-        let (room, goal) = (out.len(), goal(wait, self.in_flight(), out));
-        let due = match wait {
-            Wait::Timeout(time) => Some(now_ns().saturating_add(duration_ns(time))),
-            _ => None,
+        let own = self.own.deliver(out);
+        let wait = match wait {
+            Wait::AtLeast(count) => Wait::AtLeast(count.saturating_sub(own as u32)),
+            Wait::Timeout(_) if own > 0 => Wait::No,
+            wait => wait,
         };
-        self.own.deliver(out);
-        loop {
-            let missing = goal.saturating_sub(out.len() - room);
-            let left = due.map(|due| Duration::from_nanos(due.saturating_sub(now_ns())));
-            let both = self.base.in_flight() > 0 && self.store.in_flight() > 0;
-            let wait = match left {
-                _ if missing == 0 || both => Wait::No,
-                Some(left) => Wait::Timeout(left),
-                None => Wait::AtLeast(missing as u32),
-            };
-            let taken = self.take(out, wait)?;
-            if taken >= missing || left.is_some_and(|left| left.is_zero()) || !both && due.is_some() {
-                break;
-            }
-            if both && taken == 0 {
-                self.wait_for_either(left)?;
-            }
-        }
+        let Self { shared, base, store, sent, polled, .. } = self;
+        let mut both = Pair { first: store, second: base, polled: *polled };
+        let passed = both.reap(out, wait, |done| sent.complete(shared, done));
         self.signal()?;
-        Ok(out.len() - room)
+        Ok(passed? + own)
     }
 
     fn in_flight(&self) -> u32 {
@@ -255,19 +211,7 @@ impl DeviceQueue for OverlayFileQueue {
     }
 
     fn facts(&self) -> QueueFacts {
-        let (base, store) = (self.base.facts(), self.store.facts());
-        let above = store.fallbacks.into_iter().map(|why| format!("overlay: {why}"));
-        QueueFacts {
-            polled: base.polled && store.polled,
-            sqpoll: base.sqpoll && store.sqpoll,
-            registered_file: base.registered_file && store.registered_file,
-            registered_buffers: base.registered_buffers && store.registered_buffers,
-            registered_ring: base.registered_ring && store.registered_ring,
-            owner_driven: base.owner_driven || store.owner_driven,
-            inline: base.inline && store.inline,
-            vectors: 0,
-            fallbacks: base.fallbacks.into_iter().chain(above).collect(),
-        }
+        pair::facts(self.base.facts(), self.store.facts(), "overlay")
     }
 
     fn event_fd(&mut self) -> Result<Option<BorrowedFd<'_>>> {
