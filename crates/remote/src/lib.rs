@@ -3,8 +3,10 @@
 #![deny(missing_docs)]
 
 mod library;
+mod rbd;
 
+pub use rbd::Rbd;
 use uext4_blockdev::Engine;
 
 /// The engines of this crate, for a [`Registry`](uext4_blockdev::Registry).
-pub const ENGINES: &[&dyn Engine] = &[];
+pub const ENGINES: &[&dyn Engine] = &[&Rbd];
