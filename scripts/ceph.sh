@@ -8,7 +8,8 @@
 #   ceph.sh down DIR       stops it and removes DIR
 #   ceph.sh kill-osd DIR   stops the OSD as a crash does; `start-osd DIR` starts it again
 #
-# Environment: CEPH_OSD_BYTES: size of the sparse file of the OSD (6 GiB).
+# Environment: CEPH_OSD_BYTES: size of the sparse file of the OSD (6 GiB). CEPH_WATCH_SECONDS: after how long a client
+# that died is forgotten (30).
 set -eu
 
 say() { echo "ceph.sh: $*" >&2; }
@@ -69,6 +70,7 @@ mgr initial modules =
 mgr data = $dir/mgr
 [osd]
 osd data = $dir/osd
+osd client watch timeout = ${CEPH_WATCH_SECONDS:-30}
 osd objectstore = bluestore
 bluestore block size = ${CEPH_OSD_BYTES:-6442450944}
 bluestore fsck on mount = false

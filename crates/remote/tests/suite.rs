@@ -1,1 +1,5 @@
 //! Tests of the devices of servers.
+
+mod conformance;
+mod rbd;
+mod rbd_locks;

@@ -25,7 +25,7 @@ pub mod scratch;
 mod volume;
 
 pub use digest::SparseDigest;
-pub use guard::{KernelMount, LoopDevice, LoopOptions, Mount, Tmpfs, Zram};
+pub use guard::{Ceph, KernelMount, LoopDevice, LoopOptions, Mount, RbdImage, Tmpfs, Zram};
 pub use manifest::{Entry, Kind, Manifest, manifest};
 pub use oracle::{debugfs, dumpe2fs, e2fsck_clean, mke2fs};
 pub use requirement::Need;

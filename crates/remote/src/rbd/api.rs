@@ -18,6 +18,9 @@ type Handle = *mut c_void;
 /// `rbd_callback_t`.
 type Callback = unsafe extern "C" fn(Handle, *mut c_void);
 
+/// The callback of `rbd_diff_iterate2`: position, length, whether there is data, argument.
+type Extent = unsafe extern "C" fn(u64, size_t, c_int, *mut c_void) -> c_int;
+
 /// `rbd_image_info_t`.
 #[repr(C)]
 struct ImageInfo {
@@ -116,6 +119,7 @@ functions! {
         fn rbd_write(Handle, u64, size_t, *const c_char) -> ssize_t;
         fn rbd_flush(Handle) -> c_int;
         fn rbd_discard(Handle, u64, u64) -> c_int;
+        fn rbd_diff_iterate2(Handle, *const c_char, u64, u64, u8, u8, Extent, *mut c_void) -> c_int;
         fn rbd_aio_create_completion(*mut c_void, Option<Callback>, *mut Handle) -> c_int;
         fn rbd_aio_get_return_value(Handle) -> ssize_t;
         fn rbd_aio_release(Handle);
@@ -425,6 +429,29 @@ impl Image {
         answer(unsafe { (self.functions().rbd_discard)(self.handle, pos, length) })
     }
 
+    /// Whether the range was never written, neither here nor in an image that this one was cloned from, or was
+    /// discarded: a request for each object of it.
+    pub(super) fn is_hole(&self, pos: u64, length: u64) -> Answer<bool> {
+        let (include_parent, whole_object) = (1, 0);
+        // SAFETY: the callback takes a null argument; no earlier snapshot: everything written counts.
+        let code = unsafe {
+            (self.functions().rbd_diff_iterate2)(
+                self.handle,
+                ptr::null(),
+                pos,
+                length,
+                include_parent,
+                whole_object,
+                on_extent,
+                ptr::null_mut(),
+            )
+        };
+        match code {
+            HAS_DATA => Ok(false),
+            code => answer(code).map(|()| true),
+        }
+    }
+
     /// Starts a request. `ticket` gets its result, unless this fails.
     ///
     /// # Safety
@@ -494,6 +521,14 @@ unsafe extern "C" fn on_completion(completion: Handle, argument: *mut c_void) {
     let ticket = unsafe { &*argument.cast::<Ticket>() };
     // After this call the ticket may be gone.
     ticket.done(i64::try_from(result).unwrap_or(i64::from(-libc::EIO)));
+}
+
+/// Ends the look for data at the first that is found. An error number that no failure has.
+const HAS_DATA: c_int = -libc::EEXIST;
+
+/// Called for each range that is data or was made a hole.
+unsafe extern "C" fn on_extent(_: u64, _: size_t, data: c_int, _: *mut c_void) -> c_int {
+    if data != 0 { HAS_DATA } else { 0 }
 }
 
 fn pointer(text: Option<&CStr>) -> *const c_char {

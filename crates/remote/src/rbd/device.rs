@@ -10,6 +10,9 @@ use uext4_blockdev::{
     Sharing, WriteDurability,
 };
 
+/// The shortest range in bytes about which the cluster is asked whether it has data.
+const ASKED_FROM: u64 = 32 << 20;
+
 /// What was found when it was opened.
 #[derive(Debug)]
 pub(super) struct Facts {
@@ -192,6 +195,15 @@ impl Device for RbdDevice {
         self.check_writable()?;
         self.geometry().check(pos, length)?;
         self.shared.run(Op::Discard, pos, length as usize, |image| image.discard(pos, length))
+    }
+
+    /// Only for large ranges: the answer takes a round trip for each object, and little is lost without it for small
+    /// ones.
+    fn reads_zeros(&self, pos: u64, length: u64) -> bool {
+        let asked = length >= ASKED_FROM && self.geometry().check(pos, length).is_ok();
+        asked
+            && self.shared.process.is_here()
+            && self.shared.image().and_then(|image| image.is_hole(pos, length)).unwrap_or(false)
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Queue> {
