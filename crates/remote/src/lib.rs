@@ -4,8 +4,10 @@
 
 mod library;
 mod nbd;
+mod rbd;
 
+pub use rbd::Rbd;
 use uext4_blockdev::Engine;
 
 /// The engines of this crate, for a [`Registry`](uext4_blockdev::Registry).
-pub const ENGINES: &[&dyn Engine] = &[&nbd::Nbd];
+pub const ENGINES: &[&dyn Engine] = &[&nbd::Nbd, &Rbd];

@@ -1,4 +1,7 @@
 //! Tests of the devices of servers.
 
+mod conformance;
 mod nbd;
 mod nbd_lost;
+mod rbd;
+mod rbd_locks;

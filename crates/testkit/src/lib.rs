@@ -28,7 +28,9 @@ mod volume;
 
 pub use digest::SparseDigest;
 pub use flight::Flight;
-pub use guard::{CuttingRelay, KernelMount, LoopDevice, LoopOptions, Mount, NbdServer, Tmpfs, Zram};
+pub use guard::{
+    Ceph, CuttingRelay, KernelMount, LoopDevice, LoopOptions, Mount, NbdServer, RbdImage, Tmpfs, Zram,
+};
 pub use manifest::{Entry, Kind, Manifest, manifest};
 pub use oracle::{debugfs, dumpe2fs, e2fsck_clean, mke2fs};
 pub use requirement::Need;

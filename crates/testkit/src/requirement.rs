@@ -25,6 +25,8 @@ pub enum Need {
     Runs(&'static [&'static str]),
     /// QEMU and a static busybox: the virtual machine can be booted from here.
     Vm,
+    /// The daemons and tools of Ceph, and librbd.
+    Ceph,
     /// This many bytes of available memory.
     Memory(u64),
 }
@@ -42,6 +44,9 @@ impl Need {
             Need::Vm => {
                 ["qemu-system-x86_64", "busybox"].into_iter().find_map(|name| Need::Tool(name).missing())
             }
+            Need::Ceph => ["ceph-mon", "ceph-mgr", "ceph-osd", "ceph", "rbd"]
+                .into_iter()
+                .find_map(|name| Need::Tool(name).missing()),
             Need::Memory(bytes) => missing_memory(bytes),
         }
     }

@@ -4,12 +4,14 @@
 //! Kernel objects hold the machine-wide lock, so that parallel test *binaries* take turns at what the machine
 //! has little of; within one process the lock is shared, tests in threads run side by side.
 
+mod ceph;
 mod lock;
 mod loopdev;
 mod mount;
 mod nbd;
 mod zram;
 
+pub use ceph::{Ceph, RbdImage};
 pub use lock::{MachineLock, machine_lock};
 pub use loopdev::{LoopDevice, LoopOptions};
 pub use mount::{KernelMount, Mount, Tmpfs};
