@@ -1,11 +1,11 @@
 //! Where the volume is, and how its bytes are seen without our library.
 
 use super::SIZE;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use uext4::device::{self, OpenOptions};
-use uext4_testkit::guard::{LoopDevice, LoopOptions};
 use uext4_testkit::oracle::{command, run};
-use uext4_testkit::{NbdServer, Scratch};
+use uext4_testkit::{Ceph, LoopDevice, LoopOptions, NbdServer, RbdImage, Scratch};
 
 /// A place for the volume.
 pub trait BackEnd {
@@ -19,9 +19,6 @@ pub trait BackEnd {
     fn tears(&self) -> bool {
         false
     }
-
-    /// After the process that used it was killed.
-    fn killed(&mut self) {}
 
     /// What its own tools say at the end.
     fn judge(&self) {}
@@ -160,32 +157,58 @@ impl BackEnd for Block {
     }
 }
 
-/// An export of nbdkit, with several connections.
+/// An export of a server, of a raw image.
 pub struct Nbd {
     server: NbdServer,
+    export: &'static str,
     image: PathBuf,
 }
 
 impl Nbd {
-    pub fn new(scratch: &Scratch) -> Self {
+    /// nbdkit's, with several connections and FUA.
+    pub fn nbdkit(scratch: &Scratch) -> Self {
         let image = scratch.sparse_file("disk.img", SIZE);
-        let server = NbdServer::nbdkit(&["file", image.to_str().unwrap()]);
-        Nbd { server, image }
+        let server = NbdServer::nbdkit(&[OsStr::new("file"), image.as_os_str()]);
+        Nbd { server, export: "", image }
+    }
+
+    /// QEMU's, with one connection.
+    pub fn qemu(scratch: &Scratch) -> Self {
+        let image = scratch.sparse_file("disk.img", SIZE);
+        let options =
+            ["--format=raw", "--cache=writeback", "--export-name=life", "--shared=1"].map(OsStr::new);
+        let server = NbdServer::qemu(&[&options[..], &[image.as_os_str()]].concat());
+        Nbd { server, export: "life", image }
     }
 }
 
 impl BackEnd for Nbd {
     fn spec(&self) -> String {
-        self.server.device("")
+        self.server.device(self.export)
     }
 
     fn dump(&self, raw: &Path) {
         std::fs::copy(&self.image, raw).unwrap();
     }
+}
 
-    /// Requests that the server still has are done or lost now, not behind our back. And nbdkit 1.32 may end when a
-    /// client goes in the middle of its replies.
-    fn killed(&mut self) {
-        self.server.restart();
+/// An image of a Ceph cluster.
+pub struct Rbd<'a> {
+    image: RbdImage<'a>,
+}
+
+impl<'a> Rbd<'a> {
+    pub fn new(ceph: &'a Ceph) -> Self {
+        Rbd { image: ceph.image(SIZE >> 20, &[]) }
+    }
+}
+
+impl BackEnd for Rbd<'_> {
+    fn spec(&self) -> String {
+        self.image.spec()
+    }
+
+    fn dump(&self, raw: &Path) {
+        self.image.export(raw);
     }
 }

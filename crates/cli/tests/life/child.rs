@@ -57,7 +57,7 @@ pub fn prepare(spec: &str) {
 
 /// The volume, recovered. The kernel closes the device of a process that was killed some time after it.
 fn opened(spec: &str) -> Volume {
-    for _ in 0..200 {
+    for _ in 0..4000 {
         match Volume::open(spec, VolumeOptions::read_write()) {
             Err(Error::InUse(_)) => std::thread::sleep(Duration::from_millis(10)),
             opened => return opened.unwrap(),

@@ -7,11 +7,11 @@ mod child;
 
 use crate::common::{good, text};
 use crate::copy_trees::{assert_same, seconds};
-use back_ends::{BackEnd, Block, File, Nbd, Overlay, Qcow2};
+use back_ends::{BackEnd, Block, File, Nbd, Overlay, Qcow2, Rbd};
 use std::path::Path;
 use uext4_testkit::fixture::{TreeOptions, standard_tree_with};
 use uext4_testkit::manifest::manifest;
-use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
+use uext4_testkit::{Ceph, Need, Rng, Scratch, needs, oracle};
 
 /// Bytes of the volume.
 const SIZE: u64 = 96 << 20;
@@ -36,7 +36,6 @@ fn live(name: &str, back_end: &mut dyn BackEnd) {
     for kill in 0..KILLS {
         let what = format!("{name}, kill {kill}");
         child::killed(&format!("life::{name}"), &spec, &mut known, &mut rng);
-        back_end.killed();
         known.assert_there(&spec, back_end.tears(), &what);
         assert!(text(["check", &spec]).contains(": clean:"), "{what}");
         let raw = host.file("raw");
@@ -115,7 +114,23 @@ fn root_on_a_block_device() {
 }
 
 #[test]
-fn on_an_nbd_server() {
+fn on_an_nbd_server_with_several_connections() {
     needs!(Need::Tool("e2fsck"), Need::Tool("nbdkit"));
-    life("on_an_nbd_server", |scratch| Box::new(Nbd::new(scratch)));
+    life("on_an_nbd_server_with_several_connections", |scratch| Box::new(Nbd::nbdkit(scratch)));
+}
+
+#[test]
+fn on_an_nbd_server_with_one_connection() {
+    needs!(Need::Tool("e2fsck"), Need::Tool("qemu-nbd"));
+    life("on_an_nbd_server_with_one_connection", |scratch| Box::new(Nbd::qemu(scratch)));
+}
+
+#[test]
+fn on_ceph() {
+    needs!(Need::Tool("e2fsck"), Need::Ceph);
+    if child::is_one() {
+        return child::work();
+    }
+    let ceph = Ceph::shared();
+    live("on_ceph", &mut Rbd::new(&ceph));
 }
