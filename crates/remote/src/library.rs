@@ -50,3 +50,40 @@ impl Library {
         unsafe { self.loaded.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| self.what.fault(&error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_told_with_its_package() {
+        let what = Named { scheme: "nbd", file: "libuext4-is-not-there.so.9", install: "a package" };
+        let error = Library::load(what).err().unwrap();
+        assert!(
+            matches!(
+                &error,
+                Error::Library { library: "libuext4-is-not-there.so.9", install: "a package", .. }
+            ),
+            "{error:?}"
+        );
+        assert_eq!(error.errno(), libc::EOPNOTSUPP);
+        let text = error.to_string();
+        assert!(text.starts_with("`nbd:` devices need libuext4-is-not-there.so.9 (a package): "), "{text}");
+    }
+
+    /// The C library stands for one that is too old.
+    #[test]
+    fn a_function_that_is_not_there_is_told() {
+        let what = Named { scheme: "nbd", file: "libc.so.6", install: "libc6" };
+        let library = Library::load(what).unwrap();
+        // SAFETY: the type is that of the C library's header.
+        let there = unsafe { library.function::<unsafe extern "C" fn() -> libc::pid_t>("getpid") }.unwrap();
+        // SAFETY: it may be called at any time.
+        assert_eq!(unsafe { there() }.cast_unsigned(), std::process::id());
+        // SAFETY: there is no such function.
+        let missing = unsafe { library.function::<unsafe extern "C" fn()>("uext4_is_not_there") };
+        assert!(
+            matches!(&missing, Err(Error::Library { reason, .. }) if reason.contains("uext4_is_not_there"))
+        );
+    }
+}

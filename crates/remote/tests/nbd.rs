@@ -342,6 +342,40 @@ fn the_descriptor_tells_of_completions() {
     }
 }
 
+/// Requests that do not fit into the socket go on when it has room, which the descriptor tells too.
+#[test]
+fn the_descriptor_tells_when_more_can_be_sent() {
+    needs!(Need::Tool("nbdkit"));
+    // Slow enough that the socket is full when the user waits.
+    let server =
+        NbdServer::nbdkit(&["--filter=delay", "--filter=noparallel", "memory", "64M", "wdelay=20ms"]);
+    let device = writable(&server);
+    let pool = BufferPool::new(64 << 20).unwrap();
+    let size = 2 << 20;
+    let mut buffers: Vec<_> = (0..8).map(|_| pool.take(size).unwrap()).collect();
+    let mut queue = device.queue(&QueueOptions::depth(8)).unwrap();
+    let fd = queue.event_fd().unwrap().unwrap().try_clone_to_owned().unwrap();
+    for (tag, buffer) in buffers.iter_mut().enumerate() {
+        pattern(tag as u64, buffer);
+        let write = request(Op::Write, (tag * size) as u64, size as u32, buffer.memory(0), tag as u64);
+        // SAFETY: the buffers outlive the completions.
+        unsafe { queue.push(write) }.unwrap();
+    }
+    queue.submit().unwrap();
+    let mut out: Vec<Done> = Vec::with_capacity(8);
+    while queue.in_flight() > 0 {
+        assert!(is_readable(&fd, Duration::from_secs(10)), "{out:?}");
+        queue.reap(&mut out, Wait::No).unwrap();
+    }
+    assert!(out.len() == 8 && out.iter().all(|done| done.result == size as i32), "{out:?}");
+    let (mut wanted, mut back) = (vec![0; size], vec![0; size]);
+    for tag in 0..8 {
+        pattern(tag, &mut wanted);
+        device.read_at(&mut back, tag * size as u64).unwrap();
+        assert!(wanted == back, "{tag}");
+    }
+}
+
 /// One connection, used by calls and queues of several threads, with requests that do not fit into its buffers.
 #[test]
 fn threads_share_a_connection() {
