@@ -1,6 +1,6 @@
 //! C libraries, loaded when they are needed.
 
-use uext4_blockdev::{Error, Result, describe};
+use uext4_blockdev::{Error, Result};
 
 /// A loaded library. It stays loaded until the process ends: it may have threads of its own.
 pub(crate) struct Library {
@@ -20,9 +20,11 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    fn fault(self, error: &dyn std::fmt::Display) -> Error {
+    /// What the dynamic linker says is the source of the error.
+    fn fault(self, error: &dyn std::error::Error) -> Error {
         let Named { scheme, file, install } = self;
-        Error::Library { scheme, library: file, install, reason: describe(error) }
+        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        Error::Library { scheme, library: file, install, reason }
     }
 }
 
@@ -69,6 +71,7 @@ mod tests {
         assert_eq!(error.errno(), libc::EOPNOTSUPP);
         let text = error.to_string();
         assert!(text.starts_with("`nbd:` devices need libuext4-is-not-there.so.9 (a package): "), "{text}");
+        assert!(text.ends_with("No such file or directory"), "what the dynamic linker says: {text}");
     }
 
     /// The C library stands for one that is too old.
