@@ -217,6 +217,7 @@ fn what_does_not_exist_is_told() {
     assert!(matches!(open(&empty.device(""), false), Err(Error::Unsupported(_))));
     let refused = open("nbd://127.0.0.1:1/", false).unwrap_err();
     assert_eq!(refused.errno(), libc::ECONNREFUSED, "{refused}");
+    assert_eq!(refused.to_string(), "nbd://127.0.0.1:1/: connect: Connection refused");
 }
 
 /// ddrescue's map says which bytes cannot be read.

@@ -182,7 +182,13 @@ impl Lane {
                 }
             };
             match sent {
-                Ok(()) => slot.begun += length,
+                Ok(()) => {
+                    slot.begun += length;
+                    // A request is accepted although sending it ended the connection: only now the reason is known.
+                    if handle.is_over() {
+                        self.connection.look(Some(handle.fault()));
+                    }
+                }
                 Err(fault) => {
                     slot.flying -= 1;
                     self.flying -= 1;
