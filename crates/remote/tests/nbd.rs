@@ -207,7 +207,8 @@ fn what_does_not_exist_is_told() {
     needs!(Need::Tool("nbdkit"));
     let missing = open("nbd+unix:///?socket=/nonexistent/socket", false).unwrap_err();
     assert_eq!(missing.errno(), libc::ENOENT, "{missing}");
-    assert!(missing.to_string().contains("connect"), "{missing}");
+    let said = "nbd+unix:///?socket=/nonexistent/socket: connect: No such file or directory";
+    assert_eq!(missing.to_string(), said);
     let exact = ["--filter=exportname", "memory", "1M", "exportname=disk", "exportname-strict=true"];
     let server = NbdServer::nbdkit(&exact);
     open(&server.device("disk"), false).unwrap();
@@ -217,7 +218,7 @@ fn what_does_not_exist_is_told() {
     assert!(matches!(open(&empty.device(""), false), Err(Error::Unsupported(_))));
     let refused = open("nbd://127.0.0.1:1/", false).unwrap_err();
     assert_eq!(refused.errno(), libc::ECONNREFUSED, "{refused}");
-    assert_eq!(refused.to_string(), "nbd://127.0.0.1:1/: connect: Connection refused");
+    assert!(refused.to_string().starts_with("nbd://127.0.0.1:1/: connect: "), "{refused}");
 }
 
 /// ddrescue's map says which bytes cannot be read.
