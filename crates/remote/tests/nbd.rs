@@ -1,6 +1,9 @@
 //! NBD: exports of nbdkit and qemu-nbd as devices.
 
+use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uext4_blockdev::spec::DeviceSpec;
@@ -219,6 +222,41 @@ fn what_does_not_exist_is_told() {
     let refused = open("nbd://127.0.0.1:1/", false).unwrap_err();
     assert_eq!(refused.errno(), libc::ECONNREFUSED, "{refused}");
     assert!(refused.to_string().starts_with("nbd://127.0.0.1:1/: connect: "), "{refused}");
+}
+
+/// A port of its own, from which bytes go to the server's socket and back.
+fn by_tcp(socket: PathBuf) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It ends with the program: nobody connects any more.
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), UnixStream::connect(&socket).unwrap());
+            let (from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _gone = std::io::copy(&mut &from, &mut to);
+                let _gone = to.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let _gone = std::io::copy(&mut &server, &mut &client);
+                let _gone = client.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn over_tcp() {
+    needs!(Need::Tool("nbdkit"));
+    let server = NbdServer::nbdkit(&["--filter=exportname", "memory", "4M", "exportname=a disk"]);
+    let port = by_tcp(server.socket());
+    for host in ["127.0.0.1", "localhost"] {
+        let device = open(&format!("nbd://{host}:{port}/a%20disk"), true).unwrap();
+        assert_eq!(device.describe().engine, "nbd");
+        assert_eq!(device.describe().locator, format!("//{host}:{port}/a%20disk"));
+        conformance(&*device);
+    }
 }
 
 /// ddrescue's map says which bytes cannot be read.
