@@ -331,7 +331,7 @@ fn errors_of_every_kind_keep_their_number() {
     assert!(calls().iter().all(Result::is_ok) && queued().iter().all(|&result| result >= 0));
 }
 
-fn is_readable(fd: impl AsFd, limit: Duration) -> bool {
+pub(crate) fn is_readable(fd: impl AsFd, limit: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap() > 0
