@@ -55,10 +55,10 @@ library_files() {
     strip --strip-unneeded --remove-section=.comment --remove-section=.note "$tree/usr/$libdir/libuext4.so.$upstream"
 }
 
-# Sets `suggests` if the engine is in the package.
+# Sets `suggests`: what the command loads when it needs it, and fio if the engine is in the package.
 engine_files() {
     local status=0 fio
-    suggests=""
+    suggests="libnbd0"
     fio=$(dpkg-query -W -f '${Version}' fio 2>/dev/null) || { say "no fio of a Debian package: no engine"; return 0; }
     if [ -z "${FIO_ENGINE_BUILT:-}" ] || [ ! -e "$target/fio/uext4.so" ]; then
         scripts/fio-engine.sh || status=$?
@@ -68,7 +68,7 @@ engine_files() {
     install -D -m 644 "$target/fio/uext4.so" "$tree/usr/$libdir/fio/uext4.so"
     strip --strip-unneeded --remove-section=.comment --remove-section=.note "$tree/usr/$libdir/fio/uext4.so"
     # The engine's ABI is that of exactly this fio.
-    suggests="fio (= $fio)"
+    suggests="$suggests, fio (= $fio)"
 }
 
 # The crates that are linked in, as `name version: licence`.

@@ -9,8 +9,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-seconds=${1:-0.25}
-turns=${2:-40}
+seconds=${1:-0.1}
+turns=${2:-150}
 floor=${NBD_RATIO:-0.85}
 
 for need in nbdkit gcc; do

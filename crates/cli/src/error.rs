@@ -54,7 +54,8 @@ impl CliError {
         // The argument already names the device.
         let named = match &error {
             uext4::Error::Io(failed) => match &**failed {
-                uext4::device::Error::Open { path: device, .. } => Some(format!("{device}: ")),
+                uext4::device::Error::Open { path: device, .. }
+                | uext4::device::Error::Remote { device, .. } => Some(format!("{device}: ")),
                 _ => None,
             },
             _ => None,

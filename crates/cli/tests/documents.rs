@@ -34,7 +34,9 @@ fn help_knows_every_command_and_the_device_grammar() {
         assert!(help.lines().any(|line| line.trim_start().starts_with(name)), "{name}: {help}");
         assert!(text([name, "--help"]).contains("Usage: uext4"), "{name}");
     }
-    for word in ["sync:", "dax:", "nvme:", "null:", "?ro", "?partition=N", "Exit status"] {
+    for word in
+        ["sync:", "dax:", "nvme:", "null:", "nbd://", "nbd+unix:", "?ro", "?partition=N", "Exit status"]
+    {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(text(["--version"]).starts_with("uext4 "));

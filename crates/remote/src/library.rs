@@ -1,6 +1,6 @@
 //! C libraries, loaded when they are needed.
 
-use uext4_blockdev::{Error, Result, describe};
+use uext4_blockdev::{Error, Result};
 
 /// A loaded library. It stays loaded until the process ends: it may have threads of its own.
 pub(crate) struct Library {
@@ -20,9 +20,11 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    fn fault(self, error: &dyn std::fmt::Display) -> Error {
+    /// What the dynamic linker says is the source of the error.
+    fn fault(self, error: &dyn std::error::Error) -> Error {
         let Named { scheme, file, install } = self;
-        Error::Library { scheme, library: file, install, reason: describe(error) }
+        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        Error::Library { scheme, library: file, install, reason }
     }
 }
 
@@ -48,5 +50,43 @@ impl Library {
     pub(crate) unsafe fn function<T: Copy>(&self, name: &str) -> Result<T> {
         // SAFETY: the caller's promise. The library is never unloaded, so that the pointer stays valid.
         unsafe { self.loaded.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| self.what.fault(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_told_with_its_package() {
+        let what = Named { scheme: "nbd", file: "libuext4-is-not-there.so.9", install: "a package" };
+        let error = Library::load(what).err().unwrap();
+        assert!(
+            matches!(
+                &error,
+                Error::Library { library: "libuext4-is-not-there.so.9", install: "a package", .. }
+            ),
+            "{error:?}"
+        );
+        assert_eq!(error.errno(), libc::EOPNOTSUPP);
+        let text = error.to_string();
+        assert!(text.starts_with("`nbd:` devices need libuext4-is-not-there.so.9 (a package): "), "{text}");
+        assert!(text.ends_with("No such file or directory"), "what the dynamic linker says: {text}");
+    }
+
+    /// The C library stands for one that is too old.
+    #[test]
+    fn a_function_that_is_not_there_is_told() {
+        let what = Named { scheme: "nbd", file: "libc.so.6", install: "libc6" };
+        let library = Library::load(what).unwrap();
+        // SAFETY: the type is that of the C library's header.
+        let there = unsafe { library.function::<unsafe extern "C" fn() -> libc::pid_t>("getpid") }.unwrap();
+        // SAFETY: it may be called at any time.
+        assert_eq!(unsafe { there() }.cast_unsigned(), std::process::id());
+        // SAFETY: there is no such function.
+        let missing = unsafe { library.function::<unsafe extern "C" fn()>("uext4_is_not_there") };
+        assert!(
+            matches!(&missing, Err(Error::Library { reason, .. }) if reason.contains("uext4_is_not_there"))
+        );
     }
 }

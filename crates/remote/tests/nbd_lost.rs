@@ -1,12 +1,12 @@
 //! NBD: connections that end.
 
-use crate::nbd::{open, writable};
+use crate::nbd::{is_readable, open, writable};
 use std::time::{Duration, Instant};
 use uext4_blockdev::{
     BufferPool, Device, DeviceQueue, Error, Memory, Op, QueueOptions, Wait, WriteDurability,
 };
 use uext4_testkit::conformance::{reap_all, request};
-use uext4_testkit::{CuttingRelay, NbdServer, Need, needs};
+use uext4_testkit::{CuttingRelay, NbdServer, Need, Scratch, needs};
 
 /// Nothing works any more, and says why.
 fn is_lost(device: &dyn Device) {
@@ -21,7 +21,8 @@ fn is_lost(device: &dyn Device) {
         let error = result.unwrap_err();
         assert_eq!(error.errno(), libc::EIO, "{error}");
         assert!(matches!(error, Error::Remote { .. }), "{error:?}");
-        assert!(error.to_string().contains("the connection is lost: "), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("the connection is lost: ") && !text.contains("invalid state"), "{text}");
     }
     let mut queue = device.queue(&QueueOptions::depth(4)).unwrap();
     let mut buffer = BufferPool::new(1 << 20).unwrap().take(4096).unwrap();
@@ -58,9 +59,12 @@ fn a_server_that_dies_fails_what_is_in_flight_and_all_after() {
         }
         let mut out = Vec::with_capacity(8);
         assert_eq!(queue.reap(&mut out, Wait::Timeout(Duration::from_millis(100))).unwrap(), 0);
+        let fd = queue.event_fd().unwrap().unwrap().try_clone_to_owned().unwrap();
         let begin = Instant::now();
         server.kill();
+        assert!(is_readable(&fd, Duration::from_secs(20)));
         let done = reap_all(&mut queue);
+        assert!(!is_readable(&fd, Duration::ZERO), "a user that waits would find nothing, again and again");
         assert_eq!(done.len(), 8);
         assert!(done.iter().all(|done| done.result == -libc::EIO), "{done:?}");
         assert!(begin.elapsed() < Duration::from_secs(20));
@@ -95,6 +99,64 @@ fn a_server_that_was_replaced_is_not_taken_for_the_old_one() {
     // SAFETY: a flush has no memory.
     unsafe { held.push(request(Op::Flush, 0, 0, Memory::NONE, 2)) }.unwrap();
     assert_eq!(reap_all(&mut held)[0].result, -libc::EIO);
+}
+
+/// One of several connections ends, and the server has not: what is lost is lost for all of them.
+#[test]
+fn the_end_of_one_connection_is_the_end_of_all() {
+    needs!(Need::Tool("nbdkit"));
+    let server = NbdServer::nbdkit(&["memory", "1M"]);
+    let relay = CuttingRelay::new(server.socket(), 50_000);
+    let device = open(&format!("{}&connections=3", relay.device()), true).unwrap();
+    let mut first = device.queue(&QueueOptions::depth(1)).unwrap();
+    let mut second = device.queue(&QueueOptions::depth(1)).unwrap();
+    let mut buffer = BufferPool::new(1 << 20).unwrap().take(4096).unwrap();
+    let mut read = |queue: &mut uext4_blockdev::Queue| {
+        // SAFETY: the buffer outlives the completion.
+        unsafe { queue.push(request(Op::Read, 0, 4096, buffer.memory(0), 1)) }.unwrap();
+        reap_all(queue)[0].result
+    };
+    assert_eq!(read(&mut second), 4096);
+    let until = (0..20).find(|_| read(&mut first) != 4096);
+    assert!(until.is_some_and(|round| round > 5), "{until:?}");
+    assert_eq!(read(&mut second), -libc::EIO);
+    is_lost(&*device);
+}
+
+/// A server that another client has resized, or that was given another disk.
+#[test]
+fn a_further_connection_must_find_the_same_export() {
+    needs!(Need::Tool("nbdkit"));
+    let scratch = Scratch::new(1 << 20);
+    let size = scratch.file("size");
+    std::fs::write(&size, "1M").unwrap();
+    let get_size = format!("get_size=cat {}", size.display());
+    let several = "can_multi_conn=exit 0";
+    let server = NbdServer::nbdkit(&["eval", &get_size, "pread=head -c $3 /dev/zero", several]);
+    let device = open(&server.device(""), false).unwrap();
+    let _first = device.queue(&QueueOptions::depth(1)).unwrap();
+    std::fs::write(&size, "2M").unwrap();
+    let second = device.queue(&QueueOptions::depth(1)).unwrap();
+    let fallbacks = second.facts().fallbacks;
+    assert!(fallbacks.iter().any(|fallback| fallback.contains("differently than before")), "{fallbacks:?}");
+    device.read_at(&mut [0; 512], 0).unwrap();
+}
+
+/// Where a flush has nothing to send, it still does not promise what is lost.
+#[test]
+fn a_flush_that_sends_nothing_fails_too() {
+    needs!(Need::Tool("nbdkit"));
+    let write = "pwrite=cat > /dev/null";
+    let mut server = NbdServer::nbdkit(&["eval", "get_size=echo 1M", "pread=head -c $3 /dev/zero", write]);
+    let device = writable(&server);
+    let mut queue = device.queue(&QueueOptions::depth(1)).unwrap();
+    device.flush().unwrap();
+    server.kill();
+    assert_eq!(device.write_at(&[0; 512], 0, WriteDurability::Cached).unwrap_err().errno(), libc::EIO);
+    assert_eq!(device.flush().unwrap_err().errno(), libc::EIO);
+    // SAFETY: a flush has no memory.
+    unsafe { queue.push(request(Op::Flush, 0, 0, Memory::NONE, 1)) }.unwrap();
+    assert_eq!(reap_all(&mut queue)[0].result, -libc::EIO);
 }
 
 /// Cuts at many places: in the greeting, between replies, and in their middle.

@@ -201,6 +201,11 @@ impl Handle {
         Ok(handle)
     }
 
+    /// Why the last call of this thread failed, or what a request ran into that it sent.
+    pub(super) fn fault(&self) -> Fault {
+        self.api.fault()
+    }
+
     fn done(&self, result: c_int) -> Answer<()> {
         if result == -1 { Err(self.api.fault()) } else { Ok(()) }
     }

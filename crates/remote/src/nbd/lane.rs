@@ -36,8 +36,8 @@ struct Mailbox {
 
 impl Mailbox {
     fn ring(&self) {
-        // A counter that is full has been rung.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        // Any number but zero rings, so the byte order does not matter; a counter that is full has been rung.
+        let _ = rustix::io::write(&self.bell, &1u64.to_le_bytes());
     }
 }
 
@@ -182,7 +182,13 @@ impl Lane {
                 }
             };
             match sent {
-                Ok(()) => slot.begun += length,
+                Ok(()) => {
+                    slot.begun += length;
+                    // A request is accepted although sending it ended the connection: only now the reason is known.
+                    if handle.is_over() {
+                        self.connection.look(Some(handle.fault()));
+                    }
+                }
                 Err(fault) => {
                     slot.flying -= 1;
                     self.flying -= 1;
@@ -392,5 +398,43 @@ impl Drop for Lane {
             }
             self.wait(None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pool::Pool;
+    use super::super::target::Target;
+    use super::*;
+    use std::time::Duration;
+    use uext4_blockdev::spec::DeviceSpec;
+    use uext4_blockdev::{BufferPool, Memory, Priority};
+    use uext4_testkit::{NbdServer, Need, needs};
+
+    /// Between a look into the mailbox and the wait, another thread may have taken the reply from the socket.
+    #[test]
+    fn a_wait_ends_at_once_for_what_another_lane_has_taken() {
+        needs!(Need::Tool("nbdkit"));
+        let server = NbdServer::nbdkit(&["memory", "1M"]);
+        let pool = Pool::open(Target::new(&DeviceSpec::parse(&server.device("")).unwrap()).unwrap()).unwrap();
+        let seat = pool.sit();
+        let lane = || Lane::new(seat.connection().clone(), 1, pool.limits).unwrap();
+        let (mut waits, mut takes) = (lane(), lane());
+        let mut buffer = BufferPool::new(1 << 20).unwrap().take(4096).unwrap();
+        let memory: Memory = buffer.memory(0);
+        let (priority, fua, nowait) = (Priority::OF_THREAD, false, false);
+        let request = Request { op: Op::Read, fua, nowait, priority, pos: 0, length: 4096, memory, tag: 3 };
+        // SAFETY: the buffer outlives the lanes' use of it: the completion is taken below.
+        unsafe { waits.start(request) };
+        let begin = Instant::now();
+        while !waits.has_mail() {
+            takes.poll();
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+        let begin = Instant::now();
+        assert!(waits.wait(Some(begin + Duration::from_secs(20))));
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        waits.collect();
+        assert_eq!(waits.take(), Some(Done { tag: 3, result: 4096 }));
     }
 }

@@ -46,7 +46,10 @@ impl Target {
     }
 
     pub(super) fn error(&self, action: &'static str, fault: Fault) -> Error {
-        Error::Remote { device: self.name(), action, reason: fault.reason, errno: fault.errno }
+        // libnbd names some actions itself: "connect: Connection refused".
+        let said = fault.reason.strip_prefix(action).and_then(|rest| rest.strip_prefix(": "));
+        let reason = said.unwrap_or(&fault.reason).to_owned();
+        Error::Remote { device: self.name(), action, reason, errno: fault.errno }
     }
 
     fn by_socket(&self) -> bool {
