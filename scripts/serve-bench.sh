@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `uext4 serve` of a file inside a volume beside qemu-nbd of a raw file: random reads and writes of 4 KiB, 32 at once,
 # by one client (fio's engine nbd) on a Unix socket. Both are on loop devices with direct I/O on tmpfs, both files are
-# written. qemu-nbd without cache, with each of its engines; the better one counts. Root. Prints requests in a second and
-# the ratios of their medians.
+# written. qemu-nbd without cache, with each of its engines; the better one counts. Root. Prints requests in a second
+# and the ratios of their medians.
 #
 #   scripts/serve-bench.sh [ROUNDS [SECONDS]]
 #

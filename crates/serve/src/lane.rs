@@ -9,7 +9,8 @@ use uext4::{FileSlot, IoQueue, QueueOptions, RawQueue, WriteFlags};
 /// Most requests of a connection at once.
 pub(crate) const DEPTH: u32 = 128;
 
-/// A queue on the file or on the device.
+/// A queue on the file or on the device. The thread of the connection makes, drives and drops it: completions then wait
+/// for that thread instead of interrupting its sleep one by one.
 pub(crate) enum Lane {
     File { queue: Box<IoQueue>, slot: FileSlot },
     Device { queue: Box<RawQueue>, fua: bool, volatile: bool },
@@ -27,12 +28,13 @@ impl Lane {
     pub(crate) fn new(export: &Export) -> uext4::Result<Lane> {
         Ok(match export.backing() {
             Backing::File { file, volume } => {
-                let mut queue = volume.queue(QueueOptions::depth(DEPTH))?;
+                let mut queue = volume.queue(QueueOptions::depth(DEPTH).owner_driven(true))?;
                 let slot = queue.attach(file)?;
                 Lane::File { queue: Box::new(queue), slot }
             }
             Backing::Device { device, .. } => {
-                let options = uext4::device::QueueOptions::depth(DEPTH);
+                let depth = uext4::device::QueueOptions::depth(DEPTH);
+                let options = uext4::device::QueueOptions { owner_driven: true, ..depth };
                 let can = device.capabilities();
                 let pool = BufferPool::new(DEPTH as usize * 4096)?;
                 let queue = Box::new(RawQueue::new(device, options, pool)?);

@@ -2,8 +2,11 @@
 
 use crate::common::*;
 use std::sync::Arc;
-use uext4::device::{Device, DeviceSpec, MemoryDevice, OpenOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use uext4::device::{Device, DeviceSpec, LatencyDevice, MemoryDevice, OpenOptions};
 use uext4_serve::{Export, ServerOptions};
+use uext4_testkit::device::LateDevice;
 use uext4_testkit::{Need, Rng, Scratch, e2fsck_clean, needs};
 
 fn serve_memory(size: u64) -> (Served, Arc<MemoryDevice>) {
@@ -32,28 +35,81 @@ fn bytes_that_are_no_blocks_leave_the_others() {
     assert!(bytes[..] == model);
 }
 
-/// Neighbours in one block, written by several connections at once, some as whole blocks before.
+/// A device that takes its time, so that what is not kept apart meets.
+fn serve_slowly() -> Served {
+    let latency = Some(Duration::from_micros(200));
+    let device = Arc::new(LatencyDevice::new(memory(&contents(1 << 20)), latency, None));
+    Served::start(Export::device(device, false).unwrap(), ServerOptions::default())
+}
+
+/// Neighbours in one block, written by several connections at once.
 #[test]
 fn neighbours_in_a_block_do_not_undo_each_other() {
-    let (served, _device) = serve_memory(1 << 20);
+    let served = serve_slowly();
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             let served = &served;
             scope.spawn(move || {
                 let (mut client, mut rng) = (served.client(false), Rng::new(thread));
-                for round in 1..300_u64 {
+                for round in 1..100_u64 {
                     // 100 bytes of each block are this thread's.
-                    let block = rng.below(8);
-                    let at = block * 512 + thread * 100;
+                    let at = rng.below(2) * 512 + thread * 100;
                     let data = [(round % 251) as u8; 100];
                     assert_eq!(client.write(0, at, &data), 0);
-                    // And a block of its own, as a whole.
-                    assert_eq!(client.write(0, 65536 + thread * 512, &[thread as u8; 512]), 0);
                     assert_eq!(client.read(at, 100).unwrap(), data, "round {round}");
                 }
             });
         }
     });
+    served.end();
+}
+
+/// One connection writes a whole block, another some bytes of it: of the others, none is lost.
+#[test]
+fn a_write_of_some_bytes_does_not_undo_that_of_a_block() {
+    let served = serve_slowly();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = served.client(false);
+            while !over.load(Ordering::Relaxed) {
+                assert_eq!(client.write(0, 0, &[255; 100]), 0);
+            }
+        });
+        let mut client = served.client(false);
+        for round in 1..200_u64 {
+            let byte = (round % 251) as u8;
+            assert_eq!(client.write(0, 0, &[byte; 512]), 0);
+            let read = client.read(0, 512).unwrap();
+            if read[100..] != [byte; 412] {
+                over.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(read[100..], [byte; 412], "round {round}");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    served.end();
+}
+
+#[test]
+fn a_write_of_some_bytes_waits_for_blocks_under_way() {
+    let late = LateDevice::new(memory(&contents(1 << 20)));
+    let handle = late.handle();
+    let served = Served::start(Export::device(Arc::new(late), false).unwrap(), ServerOptions::default());
+    let (mut whole, mut some) = (served.client(false), served.client(false));
+    handle.hold();
+    whole.put(&[&header(WRITE, 0, 1, 0, 512)[..], &[7; 512]].concat());
+    while handle.waiting() == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    some.put(&[&header(WRITE, 0, 2, 0, 100)[..], &[8; 100]].concat());
+    some.stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let early = std::io::Read::read(&mut some.stream, &mut [0]).unwrap_err();
+    assert_eq!(early.kind(), std::io::ErrorKind::WouldBlock);
+    some.stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    handle.release();
+    assert_eq!((whole.simple(), some.simple()), ((1, 0), (2, 0)));
+    assert_eq!(whole.read(0, 512).unwrap(), [&[8; 100][..], &[7; 412]].concat());
     served.end();
 }
 

@@ -93,6 +93,46 @@ fn programs_of_libnbd() {
     assert!(common::content(&image, "/disk") == expected);
 }
 
+/// A boot sector that reads the second sector, writes it to the third, prints it on the first serial line, and ends the
+/// machine with status 1; with 3 if a request of the disk fails.
+fn boot_sector() -> [u8; 512] {
+    let begin = [0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0]; // xor ax, ax; mov ds, ax; mov es, ax
+    // mov ax, call; mov bx, 0x7e00; mov cx, sector; mov dh, 0; int 0x13
+    let disk = |call, sector| [0xb8, 1, call, 0xbb, 0, 0x7e, 0xb9, sector, 0, 0xb6, 0, 0xcd, 0x13];
+    // mov si, 0x7e00; mov dx, 0x3f8; next: lodsb; test al, al; jz end; out dx, al; jmp next; end: mov al, 0
+    let print = [0xbe, 0, 0x7e, 0xba, 0xf8, 3, 0xac, 0x84, 0xc0, 0x74, 3, 0xee, 0xeb, 0xf8, 0xb0, 0];
+    let leave = [0xe6, 0xf4, 0xf4]; // out 0xf4, al; hlt
+    let fail = [0xb0, 1]; // mov al, 1
+    let tail = [&print[..], &leave].concat();
+    let write = [&disk(3, 3)[..], &[0x72, tail.len() as u8], &tail].concat(); // jc fail
+    let code = [&begin[..], &disk(2, 2), &[0x72, write.len() as u8], &write, &fail, &leave].concat();
+    let mut sector = [0; 512];
+    sector[..code.len()].copy_from_slice(&code);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+#[test]
+fn a_machine_boots_from_it() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("qemu-system-x86_64"));
+    let (image, scratch) = (image(), Scratch::new(1 << 20));
+    let serving = Serving::file(&image, &scratch);
+    let mut second = [0; 512];
+    second[..7].copy_from_slice(b"SERVED\n");
+    let mut client = serving.client();
+    assert_eq!(client.write(0, 0, &[boot_sector(), second].concat()), 0);
+    let drive = format!("file={},format=raw,if=ide,cache=none", serving.uri());
+    let mut qemu = Command::new("timeout");
+    qemu.args(["120", "qemu-system-x86_64", "-accel", "tcg", "-m", "64", "-nodefaults", "-display", "none"]);
+    qemu.args(["-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-drive", &drive]);
+    let output = qemu.stdin(std::process::Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", oracle::text(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "SERVED\n");
+    assert_eq!(client.read(1024, 512), Ok(second.to_vec()));
+    serving.end();
+    e2fsck_clean(image.path());
+}
+
 #[test]
 fn fio_writes_and_verifies() {
     needs!(
