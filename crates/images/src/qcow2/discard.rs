@@ -1,8 +1,8 @@
 //! Discards: clusters that are discarded as a whole lose their place in the file, of the others the bytes.
 //!
 //! As QEMU's `discard=unmap`: the entry says that the cluster reads as zeros, the use is counted once less when that is
-//! durable (`settle.rs`), and the host gets the bytes back at once. What a discarded cluster reads as is undefined until
-//! it is written, so it does no harm that the bytes may go before the entry.
+//! durable (`settle.rs`), and the host gets the bytes back at once. What a discarded cluster reads as is undefined
+//! until it is written, so it does no harm that the bytes may go before the entry.
 
 use super::entry::Kind;
 use super::image::Image;
