@@ -7,8 +7,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use uext4_testkit::oracle::{self, command, e2fsck_clean};
 use uext4_testkit::manifest::differences;
+use uext4_testkit::oracle::{self, command, e2fsck_clean};
 use uext4_testkit::{Need, Scratch, manifest, needs, with_kernel};
 
 /// The kernel tears a ring down some time after its process ended, and the image's lock with it: so what is locked is

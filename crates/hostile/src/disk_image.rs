@@ -150,7 +150,9 @@ fn typed<T>(result: Result<T>) -> Option<T> {
 }
 
 fn buffer(length: usize) -> Buffer {
-    BufferPool::with_limit(LONGEST, LONGEST).and_then(|pool| pool.take(length)).expect("memory")
+    static POOL: OnceLock<BufferPool> = OnceLock::new();
+    let pool = POOL.get_or_init(|| BufferPool::with_limit(1 << 20, 1 << 20).expect("memory"));
+    pool.take(length).expect("memory")
 }
 
 /// A place on the disk and a length that fit.
