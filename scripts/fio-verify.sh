@@ -35,8 +35,8 @@ job() {
     local name=$1
     shift
     if (cd "$home" && fio --output="$home/log" --ioengine="external:$engine" --thread=1 --direct=1 \
-        --device="$home/volume" --group_reporting --verify_fatal=1 --name="$name" "$@") &&
-        e2fsck -fn "$home/volume" > "$home/e2fsck" 2>&1
+        --device="${image:-$home/volume}" --group_reporting --verify_fatal=1 --name="$name" "$@") &&
+        judged > "$home/e2fsck" 2>&1
     then
         passed=$((passed + 1))
         echo "fio-verify: $name: ok"
@@ -45,6 +45,13 @@ job() {
         echo "fio-verify: $name: FAILED ($*)"
         cat "$home/log" "$home/e2fsck" 2>/dev/null | tail -n 30
     fi
+}
+
+# In a qcow2 image `image` names it, and is judged by its own tools; the volume is a raw copy of it then.
+image=
+judged() {
+    [ -z "$image" ] || { qemu-img check -q "$image" && qemu-img convert -O raw "$image" "$home/volume"; } || return 1
+    e2fsck -fn "$home/volume"
 }
 
 each=$((mib / 16))
@@ -76,5 +83,19 @@ for blocks in 4096 1024; do
     job trims --rw=randtrim --bs=64k --size="$size" --iodepth=4 --filename=kept
     rm "$home/volume"
 done
+# In an image that grows, over one that holds the empty volume, and with trims that free its clusters.
+truncate -s $((each * 3 + 256))M "$home/volume"
+mke2fs -q -F -t ext4 "$home/volume"
+qemu-img convert -f raw -O qcow2 "$home/volume" "$home/base.qcow2"
+image=$home/disk.qcow2
+(cd "$home" && qemu-img create -q -f qcow2 -F qcow2 -b base.qcow2 disk.qcow2)
+job image-first-writes --rw=randwrite --verify=crc32c --bsrange=512-256k --blockalign=512 --size="$size" --iodepth=16 \
+    --filename=first
+job image-overwrites --rw=randrw --verify=xxhash --bs=4k --size="$size" --iodepth=32 --prepare=1 --overwrite=1 \
+    --filename=prepared
+job image-durable --rw=randwrite --verify=sha1 --bs=4k --size=$((each / 4))m --sync=dsync --iodepth=8 \
+    --filename=durable
+job image-trims --rw=randtrim --bs=64k --size="$size" --iodepth=4 --filename=first
+job image-again --rw=randwrite --verify=md5 --bs=64k --size="$size" --iodepth=16 --filename=first
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -231,8 +231,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn reads_zeros(&self, _pos: u64, _length: u64) -> bool {
         false
     }
-    /// What a request costs besides itself, as things stand now, for `explain` and `trace`. `None`: it is the device's own,
-    /// or not known. It may read tables of an image, and changes nothing.
+    /// What a request costs besides itself, as things stand now, for `explain` and `trace`. `None`: nothing, or it is
+    /// not known. It may read tables of an image, and changes nothing.
     fn cost(&self, _op: Op, _pos: u64, _length: u64) -> Option<Cost> {
         None
     }

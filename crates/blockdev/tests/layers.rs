@@ -11,7 +11,7 @@ use uext4_blockdev::{
     Buffer, BufferPool, Capabilities, Description, Device, DeviceQueue, Done, Full, Geometry, Memory, Op,
     Priority, Queue, QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
 };
-use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn};
+use uext4_testkit::device::{Fault, FaultAction, FaultDevice, FaultOn, LateDevice};
 
 const SIZE: u64 = 1 << 20;
 
@@ -360,4 +360,13 @@ fn a_request_that_the_inner_queue_refuses_leaves_no_trace() {
     }
     assert_eq!((counting.counts().reads, counting.counts().queued), (4, 4));
     assert_eq!((handle.requests(), handle.fired(), handle.disarm(third)), (4, 1, Some(4)));
+}
+
+/// A descriptor that misses the inner queue's completions would be worse than none.
+#[test]
+fn a_layer_over_a_queue_without_a_descriptor_has_none() {
+    let late: Arc<dyn Device> = Arc::new(LateDevice::new(memory()));
+    let device = LatencyDevice::new(late, Some(Duration::from_millis(1)), None);
+    let mut queue = device.queue(&QueueOptions::depth(2)).unwrap();
+    assert!(queue.event_fd().unwrap().is_none());
 }

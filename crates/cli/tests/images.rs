@@ -7,8 +7,9 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use uext4_testkit::manifest::differences;
 use uext4_testkit::oracle::{self, command, e2fsck_clean};
-use uext4_testkit::{Need, Scratch, needs};
+use uext4_testkit::{Need, Scratch, manifest, needs, with_kernel};
 
 /// The kernel tears a ring down some time after its process ended, and the image's lock with it: so what is locked is
 /// tried again.
@@ -158,6 +159,75 @@ fn images_of_every_kind_are_read_as_the_raw_one() {
             judge(&image);
         }
     }
+}
+
+/// The kernel sees what was written into an image, and we what the kernel has written: through `qemu-img convert`.
+#[test]
+fn root_the_kernel_reads_what_an_image_holds() {
+    needs!(Need::Loop, Need::Tool("qemu-img"));
+    let scratch = Scratch::new(512 << 20);
+    let source = scratch.file("source");
+    fs::create_dir_all(source.join("deep/er")).unwrap();
+    for number in 0..60 {
+        fs::write(source.join(format!("deep/{number}")), common::pattern(number * 3100)).unwrap();
+    }
+    fs::write(source.join("deep/er/large"), common::pattern(5 << 20)).unwrap();
+    std::os::unix::fs::symlink("deep/er", source.join("link")).unwrap();
+    let wanted = manifest(&source);
+    for options in ["cluster_size=65536", "cluster_size=4096", "extended_l2=on,cluster_size=16384"] {
+        let (image, raw) = (scratch.file("disk.qcow2"), scratch.file("disk.raw"));
+        let names = [image.to_str().unwrap(), raw.to_str().unwrap()];
+        img(&["create", "-q", "-f", "qcow2", "-o", options, names[0], "128M"]);
+        good(["mkfs", names[0]]);
+        let inside = |path: &str| format!("{}:{path}", names[0]);
+        // What was there first is freed, and its clusters serve the second.
+        good(["cp", "-r", source.to_str().unwrap(), &inside("/first")]);
+        good(["rm", "-r", &inside("/first")]);
+        good(["trim", names[0]]);
+        good(["cp", "-a", source.to_str().unwrap(), &inside("/second")]);
+        judge(&image);
+        img(&["convert", "-f", "qcow2", "-O", "raw", names[0], names[1]]);
+        with_kernel(&raw, "", |root| {
+            let seen = manifest(&root.join("second"));
+            assert!(seen == wanted, "{options}: {:?}", differences(&wanted, &seen));
+            fs::rename(root.join("second/deep/7"), root.join("seven")).unwrap();
+            fs::write(root.join("second/deep/8"), common::pattern(77_000)).unwrap();
+        });
+        img(&["convert", "-f", "raw", "-O", "qcow2", "-o", options, names[1], names[0]]);
+        assert_eq!(good(["cat", &inside("/seven")]), common::pattern(7 * 3100));
+        assert_eq!(good(["cat", &inside("/second/deep/8")]), common::pattern(77_000));
+        fs::remove_file(&image).unwrap();
+    }
+}
+
+/// Which format it is, and what a request costs there.
+#[test]
+fn explain_and_trace_tell_what_an_image_costs() {
+    needs!(Need::Tool("qemu-img"), Need::Tool("mke2fs"));
+    let scratch = Scratch::new(256 << 20);
+    let image = converted(&scratch, "disk.qcow2", &["-O", "qcow2"]);
+    let file = format!("{}:/big", image.display());
+    let said = text(["explain", &file, "--read", "0", "4k"]);
+    assert!(said.contains("(qcow2: mapped, host offset "), "{said}");
+    let said = json(["explain", &file, "--write", "0", "4k", "--json"]);
+    let cost = said["requests"][0]["cost"].as_str().unwrap();
+    assert!(cost.starts_with("qcow2: mapped, host offset "), "{said}");
+    let raw =
+        json(["explain", &format!("{}:/big", volume().path().display()), "--read", "0", "4k", "--json"]);
+    assert!(raw["requests"][0].get("cost").is_none(), "{raw}");
+    // A snapshot shares the cluster: a write needs another one.
+    img(&["snapshot", "-c", "one", image.to_str().unwrap()]);
+    let said = text(["explain", &file, "--write", "0", "4k"]);
+    assert!(said.contains("(qcow2: allocates a cluster, copies what is not written)"), "{said}");
+    let log = scratch.file("trace");
+    let words = ["io", "-f", &file, "-c", "pwrite -S 1 0 4k", "-c", "fsync"];
+    good([&["trace", "--output", log.to_str().unwrap(), "--"][..], &words].concat());
+    let trace = fs::read_to_string(log).unwrap();
+    assert!(
+        trace.contains("(qcow2: allocates a cluster") && trace.contains("F (qcow2: writes tables first)"),
+        "{trace}"
+    );
+    judge(&image);
 }
 
 #[test]

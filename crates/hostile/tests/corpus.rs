@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use uext4_hostile::targets::TARGETS;
-use uext4_hostile::{budget, gather, images};
+use uext4_hostile::{budget, disk_image, gather, images};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
 #[test]
@@ -32,6 +32,42 @@ fn kept_archives_are_volumes_or_refused() {
     });
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(volumes > 100, "{volumes} volumes");
+}
+
+/// Images of disks with changed headers and tables.
+#[test]
+fn kept_disk_images_are_read_or_refused() {
+    uext4_testkit::own_process!();
+    needs!(Need::Tool("zstd"), Need::Tool("tar"));
+    let (mut opened, mut changed) = (0, 0);
+    let failures = each("disk_image", |input| {
+        let mut outcome = disk_image::Outcome::default();
+        budget::within(|| {
+            outcome = disk_image::run(input);
+            outcome.read
+        })?;
+        opened += usize::from(outcome.opened);
+        changed += usize::from(outcome.changed > 0);
+        Ok(())
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(opened > 100 && changed > 50, "{opened} opened, {changed} changed");
+}
+
+/// Without a patch each is read and, if it is qcow2, changed.
+#[test]
+fn base_disk_images_are_sound() {
+    needs!(Need::Tool("zstd"));
+    for (number, name) in disk_image::NAMES.iter().enumerate() {
+        for seed in 0..20 {
+            let outcome = disk_image::run(&[number as u8, seed]);
+            let (text, qcow2) = (*name == "vmdk-text", name.starts_with("qcow2"));
+            // The text names files, and none is opened.
+            assert_eq!(outcome.opened, !text, "{name}");
+            assert_eq!(outcome.read, if text { 0 } else { 24 }, "{name}");
+            assert_eq!(outcome.changed, if qcow2 { 24 } else { 0 }, "{name}");
+        }
+    }
 }
 
 /// Passes the inputs of a target to `run`. What failed.

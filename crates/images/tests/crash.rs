@@ -48,7 +48,8 @@ pub fn take(length: usize, fill: u8) -> Buffer {
     buffer
 }
 
-/// Begun: these blocks, this byte (0: a discard, after which they may be anything). `Durable`: all begun before this number. `DurableOne`: this one.
+/// Begun: these blocks, this byte (0: a discard, after which they may be anything). `Durable`: all begun before this
+/// number. `DurableOne`: this one.
 struct Begun(u64, u64, u8);
 struct Durable(usize);
 struct DurableOne(usize);

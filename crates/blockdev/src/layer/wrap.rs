@@ -466,7 +466,9 @@ impl<L: QueueLayer> DeviceQueue for Wrapped<L> {
         }
         let Wrapped { inner, aside, wake, .. } = self;
         let mut queues: Vec<&mut Queue> = [inner].into_iter().chain(aside).collect();
-        wake.get(&mut queues)?;
+        if wake.get(&mut queues)?.is_none() {
+            return Ok(None);
+        }
         self.signal()?;
         // It is there now, and the queues are not asked again.
         self.wake.get(&mut [])

@@ -7,7 +7,7 @@ use crate::ground::durable::{CommitStep, CommitSteps};
 use crate::ground::error::{Error, Result};
 use crate::inode::check_overwrite;
 use crate::seam::Ext4;
-use uext4_blockdev::{Capabilities, Cost, Device, Geometry, Op};
+use uext4_blockdev::{Capabilities, Cost, Geometry, Op};
 use uext4_iomap::bounce::{Step, next_step};
 use uext4_iomap::plan::{Durability, Edges, GateMode, JournalWork, Route, Summary, Sync};
 use uext4_iomap::{
@@ -52,14 +52,19 @@ pub struct DeviceRequest {
 
 const FLUSH: DeviceRequest = DeviceRequest { op: "flush", pos: 0, length: 0, fua: false, cost: None };
 
-fn cost(device: &dyn Device, request: &DeviceRequest) -> Option<Cost> {
-    let op = match request.op {
-        "read" => Op::Read,
-        "write" | "log" | "home" => Op::Write,
-        "flush" => Op::Flush,
-        _ => return None,
-    };
-    device.cost(op, request.pos, request.length)
+/// The requests with what the volume's device says of them.
+fn priced(shared: &Shared, write: bool, mut requests: Vec<DeviceRequest>) -> Vec<DeviceRequest> {
+    let device = if write { shared.given_device() } else { shared.engine.device() };
+    for request in &mut requests {
+        let op = match request.op {
+            "read" => Op::Read,
+            "write" | "log" | "home" => Op::Write,
+            "flush" => Op::Flush,
+            _ => continue,
+        };
+        request.cost = device.cost(op, request.pos, request.length);
+    }
+    requests
 }
 
 /// The explanation of a request.
@@ -146,17 +151,12 @@ pub(crate) fn explain(shared: &Shared, open: &OpenFile<Ext4>, query: &Query) -> 
         let count = outlook.piece_count;
         reasons.push(format!("{count} pieces: looked up {PIECES_MAX} at a time"));
     }
-    let below = match query.write {
-        true => shared.given_device(),
-        false => shared.engine.device(),
-    };
-    list.requests.iter_mut().for_each(|request| request.cost = cost(&**below, request));
     let advice = facts.advice(transfers, query.write, refused.is_some());
     Ok(Explanation {
         plan: outlook.plan,
         pieces: outlook.pieces.to_vec(),
         piece_count: outlook.piece_count,
-        requests: list.requests,
+        requests: priced(shared, query.write, list.requests),
         request_count: list.count,
         zeroed: if refused.is_none() { outlook.zeroed } else { 0 },
         journal,

@@ -1,8 +1,8 @@
 //! Discards: clusters that are discarded as a whole lose their place in the file, of the others the bytes.
 //!
 //! As QEMU's `discard=unmap`: the entry says that the cluster reads as zeros, the use is counted once less when that is
-//! durable (`settle.rs`), and the host gets the bytes back at once. What a discarded cluster reads as is undefined until
-//! it is written, so it does no harm that the bytes may go before the entry.
+//! durable (`settle.rs`), and the host gets the bytes back at once. What a discarded cluster reads as is undefined
+//! until it is written, so it does no harm that the bytes may go before the entry.
 
 use super::entry::Kind;
 use super::image::Image;
@@ -20,8 +20,6 @@ impl Image {
     /// Discards a checked range.
     pub(super) fn discard(&self, pos: u64, length: u64) -> Result<()> {
         let Some(writing) = &self.writing else { return Err(Error::ReadOnly) };
-        // What loses its place here is given to nobody else before it is a hole.
-        let _in_use = writing.uses.call();
         let (end, mask) = (pos + length, self.shape.cluster() - 1);
         let mut whole = (pos + mask) & !mask..end & !mask;
         // The last cluster may reach behind the disk, whose size is rounded down to blocks.
@@ -63,6 +61,8 @@ impl Image {
             Some(table) if (first..first + count).any(|entry| self.is_placed(&table, entry)) => {}
             _ => return Ok(()),
         }
+        // What loses its place here is given to nobody else before it is a hole.
+        let _in_use = writing.uses.call();
         let mut state = writing.state.lock();
         self.prepare_change(writing, &mut state)?;
         let table = self.table_to_change(&mut state, index)?;
@@ -101,6 +101,7 @@ impl Image {
 
     /// Gives the host back what these bytes of the disk occupy. The tables stay as they are.
     fn punch_disk(&self, range: Range<u64>) -> Result<()> {
+        let _in_use = self.in_use();
         let mut at = range.start;
         while at < range.end {
             let piece = self.piece(at, range.end)?;

@@ -1,7 +1,8 @@
 //! Writes that change the tables: into holes, over the backing file, over compressed clusters and snapshots.
 //!
-//! A cluster gets its place in the file, and what the write leaves of it, before its entry says so. What loses its place
-//! is used again when no durable table names it (`settle.rs`), and no request in flight may have found it (`uses.rs`).
+//! A cluster gets its place in the file, and what the write leaves of it, before its entry says so. What loses its
+//! place is used again when no durable table names it (`settle.rs`), and no request in flight may have found it
+//! (`uses.rs`).
 
 use super::entry::{COPIED, Kind};
 use super::header::{AUTOCLEAR_AT, Header, autoclear};
