@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The measured promises: instruction counts (valgrind) and ratios of speeds measured side by side,
 # the walk over a million files, the check beside e2fsck, buffered requests and SQLite beside the kernel, and volumes
-# made with their files among them, and the Python package.
+# made with their files among them, volumes on Ceph RBD, and the Python package.
 set -u
 cd "$(dirname "$0")/.."
 . scripts/steps.sh
@@ -16,5 +16,6 @@ step copy scripts/copy-bench.sh
 step atomic scripts/atomic-bench.sh
 step append scripts/append-bench.sh
 step image scripts/image-bench.sh
+step rbd scripts/rbd-bench.sh
 step python scripts/python-bench.sh
 finish

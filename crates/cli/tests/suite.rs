@@ -35,6 +35,7 @@ mod names;
 mod overlay;
 mod probes;
 mod quota;
+mod rbd;
 mod rehearsal;
 mod several;
 mod shell;

@@ -8,6 +8,7 @@ mod late;
 mod life;
 mod overlay;
 mod programs;
+mod rbd;
 mod sight;
 mod stress;
 mod transport;
