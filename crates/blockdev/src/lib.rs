@@ -41,12 +41,12 @@ pub use device::{
 pub use dispatch::Queue;
 pub use error::{Error, ImageFault, Misaligned, OverlayFault, Result, describe};
 pub use memory::{BUFFER_ALIGN, Memory, Registered, Vector};
-pub use open::{OpenOptions, Opened, open, open_with};
+pub use open::{Opened, open, open_with};
 pub use pool::{Buffer, BufferPool};
 pub use priority::{Priority, PriorityClass};
 pub use process::Process;
 pub use queue::{Ask, DeviceQueue, Done, Full, Op, QueueFacts, QueueOptions, Request, Wait};
-pub use registry::{Engine, Registry};
+pub use registry::{Engine, OpenOptions, Registry};
 pub use retries::{Retries, is_put_off};
 pub use scratch::Scratch;
 pub use store::{Formats, ImageOptions, RawOnly, open_store};

@@ -6,7 +6,7 @@
 use crate::engine::{DaxDevice, MemoryDevice, MemoryOptions, NullDevice, NvmeDevice};
 use crate::layer::{LatencyDevice, Mask, MaskDevice, SliceDevice};
 use crate::own::{self, Claim};
-use crate::registry::Registry;
+use crate::registry::{OpenOptions, Registry};
 use crate::spec::{Cache, DeviceSpec, Format, Locator, Named, Scheme, SpecOptions};
 use crate::store::{ImageOptions, open_file};
 use crate::{Device, Error, Result, overlaid, partition};
@@ -14,15 +14,6 @@ use std::fs::File;
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
-
-/// How to open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct OpenOptions {
-    /// Open for writing (a `?ro` in the specification wins).
-    pub write: bool,
-    /// Open read-only even if the device is in use. Has no effect on writers, which are still refused.
-    pub force: bool,
-}
 
 /// An opened device. Its lock or exclusive claim lives until the device and all its queues are dropped.
 #[derive(Debug, Clone)]

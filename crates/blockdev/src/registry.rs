@@ -3,9 +3,18 @@
 
 use crate::spec::{DeviceSpec, Scheme};
 use crate::store::{Formats, RawOnly};
-use crate::{Device, Error, OpenOptions, Result};
+use crate::{Device, Error, Result};
 use std::fmt;
 use std::sync::Arc;
+
+/// How to open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpenOptions {
+    /// Open for writing (a `?ro` in the specification wins).
+    pub write: bool,
+    /// Open read-only even if the device is in use. Has no effect on writers, which are still refused.
+    pub force: bool,
+}
 
 /// An engine for the devices of servers.
 pub trait Engine: Sync {

@@ -158,7 +158,7 @@ fn comparable(mut tree: Manifest) -> Manifest {
 }
 
 #[track_caller]
-fn assert_same(ours: Manifest, theirs: Manifest) {
+pub fn assert_same(ours: Manifest, theirs: Manifest) {
     let (ours, theirs) = (comparable(ours), comparable(theirs));
     for (path, entry) in &theirs {
         assert_eq!(ours.get(path), Some(entry), "{}", String::from_utf8_lossy(path));
@@ -199,7 +199,7 @@ fn a_tree_comes_back_as_it_went_in() {
 }
 
 /// `mke2fs -d` takes 32 bits of seconds into the volume, and gives directories its own.
-fn seconds(mut tree: Manifest) -> Manifest {
+pub fn seconds(mut tree: Manifest) -> Manifest {
     for entry in tree.values_mut() {
         let second = entry.mtime_ns.div_euclid(1_000_000_000) & 0xffff_ffff;
         entry.mtime_ns = if entry.kind == Kind::Directory { 0 } else { second };

@@ -23,6 +23,7 @@ mod io;
 mod journal_device;
 mod json;
 mod layouts;
+mod life;
 mod listing;
 mod look;
 mod messages;

@@ -1,5 +1,5 @@
-//! Devices of servers, as devices of [`uext4_blockdev`]. The C libraries that talk to the servers are loaded when such a
-//! device is opened: a program starts without them, and the error names the package that has them.
+//! Devices of servers, as devices of [`uext4_blockdev`]. The C libraries that talk to the servers are loaded when such
+//! a device is opened: a program starts without them, and the error names the package that has them.
 #![deny(missing_docs)]
 
 mod library;

@@ -194,7 +194,7 @@ impl VolumeOptions {
     /// released with it. Volumes with their journal inside ignore it.
     #[must_use]
     pub fn journal(mut self, device: DeviceSpec) -> Self {
-        self.journals.push(JournalDevice::Named(device));
+        self.journals.push(JournalDevice::Named(Box::new(device)));
         self
     }
 
@@ -245,7 +245,7 @@ impl VolumeOptions {
 #[derive(Debug, Clone)]
 pub(crate) enum JournalDevice {
     /// Opened when it is needed.
-    Named(DeviceSpec),
+    Named(Box<DeviceSpec>),
     /// Opened by the caller.
     Opened(Arc<dyn Device>),
 }

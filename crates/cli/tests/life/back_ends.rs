@@ -1,0 +1,202 @@
+//! Where the volume is, and how its bytes are seen without our library.
+
+use super::SIZE;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use uext4::device::{self, OpenOptions};
+use uext4_testkit::Scratch;
+use uext4_testkit::guard::{LoopDevice, LoopOptions};
+use uext4_testkit::oracle::{command, run};
+
+/// A place for the volume.
+pub trait BackEnd {
+    /// The device.
+    fn spec(&self) -> String;
+
+    /// Writes the bytes of the volume to a file. Nobody has it open.
+    fn dump(&self, raw: &Path);
+
+    /// Whether a process that is killed leaves blocks half written: its own copies are the writes.
+    fn tears(&self) -> bool {
+        false
+    }
+
+    /// After the process that used it was killed.
+    fn killed(&mut self) {}
+
+    /// What its own tools say at the end.
+    fn judge(&self) {}
+}
+
+/// The bytes as a child of the process would see them: the device, read by us.
+fn read_all(spec: &str, raw: &Path) {
+    let opened = device::open(&spec.parse().unwrap(), OpenOptions::default()).unwrap().device;
+    let mut bytes = vec![0; opened.geometry().size as usize + 4096];
+    let start = bytes.as_ptr().align_offset(4096);
+    let part = &mut bytes[start..start + opened.geometry().size as usize];
+    opened.read_at(part, 0).unwrap();
+    std::fs::write(raw, part).unwrap();
+}
+
+/// A file, by one of the engines.
+pub struct File {
+    image: PathBuf,
+    scheme: &'static str,
+    options: &'static str,
+}
+
+impl File {
+    pub fn new(scratch: &Scratch, scheme: &'static str, options: &'static str) -> Self {
+        File { image: scratch.sparse_file("disk.img", SIZE), scheme, options }
+    }
+
+    /// With all its blocks.
+    pub fn allocated(scratch: &Scratch, scheme: &'static str) -> Self {
+        let file = File::new(scratch, scheme, "");
+        std::fs::write(&file.image, vec![0; SIZE as usize]).unwrap();
+        file
+    }
+}
+
+impl BackEnd for File {
+    fn spec(&self) -> String {
+        format!("{}{}{}", self.scheme, self.image.display(), self.options)
+    }
+
+    fn tears(&self) -> bool {
+        self.scheme == "dax:"
+    }
+
+    fn dump(&self, raw: &Path) {
+        let bytes = std::fs::read(&self.image).unwrap();
+        let start = if self.options.is_empty() { 0 } else { 1 << 20 };
+        std::fs::write(raw, &bytes[start..]).unwrap();
+    }
+}
+
+/// A qcow2 image, made by our `mkfs` or, over another, by QEMU.
+pub struct Qcow2 {
+    image: PathBuf,
+}
+
+impl Qcow2 {
+    pub fn new(scratch: &Scratch, over: bool) -> Self {
+        let image = scratch.file("disk.qcow2");
+        let size = SIZE.to_string();
+        let mut qemu = command("qemu-img");
+        qemu.args(["create", "-q", "-f", "qcow2"]);
+        if over {
+            std::fs::write(scratch.file("base.raw"), vec![0xa5; SIZE as usize]).unwrap();
+            qemu.args(["-b", "base.raw", "-F", "raw"]);
+        }
+        run(qemu.arg(&image).arg(size));
+        Qcow2 { image }
+    }
+}
+
+impl BackEnd for Qcow2 {
+    fn spec(&self) -> String {
+        self.image.display().to_string()
+    }
+
+    fn dump(&self, raw: &Path) {
+        run(command("qemu-img").args(["convert", "-U", "-O", "raw"]).arg(&self.image).arg(raw));
+    }
+
+    /// Clusters may be lost after kills, as QEMU loses them; nothing is shared or damaged.
+    fn judge(&self) {
+        run(command("qemu-img").args(["check", "-q", "-r", "leaks"]).arg(&self.image));
+        run(command("qemu-img").args(["check", "-q"]).arg(&self.image));
+    }
+}
+
+/// An overlay file over an empty image.
+pub struct Overlay {
+    base: PathBuf,
+    overlay: PathBuf,
+}
+
+impl Overlay {
+    pub fn new(scratch: &Scratch) -> Self {
+        let base = scratch.file("base.img");
+        std::fs::write(&base, vec![0x5a; SIZE as usize]).unwrap();
+        Overlay { base, overlay: scratch.file("over.ovl") }
+    }
+}
+
+impl BackEnd for Overlay {
+    fn spec(&self) -> String {
+        format!("{}?overlay={}", self.base.display(), self.overlay.display())
+    }
+
+    fn dump(&self, raw: &Path) {
+        read_all(&self.spec(), raw);
+    }
+
+    fn judge(&self) {
+        assert!(std::fs::read(&self.base).unwrap().iter().all(|byte| *byte == 0x5a), "the base is as it was");
+    }
+}
+
+/// A block device.
+pub struct Block {
+    device: LoopDevice,
+    image: PathBuf,
+}
+
+impl Block {
+    pub fn new(scratch: &Scratch) -> Self {
+        let image = scratch.sparse_file("disk.img", SIZE);
+        Block { device: LoopDevice::attach(&image, LoopOptions::default()), image }
+    }
+}
+
+impl BackEnd for Block {
+    fn spec(&self) -> String {
+        self.device.path().display().to_string()
+    }
+
+    fn dump(&self, raw: &Path) {
+        std::fs::copy(&self.image, raw).unwrap();
+    }
+}
+
+/// An export of nbdkit, with several connections.
+pub struct Nbd {
+    server: Child,
+    socket: PathBuf,
+    image: PathBuf,
+}
+
+impl Nbd {
+    pub fn new(scratch: &Scratch) -> Self {
+        let (socket, image) = (scratch.file("socket"), scratch.sparse_file("disk.img", SIZE));
+        let mut nbdkit = command("nbdkit");
+        nbdkit.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket);
+        let server = nbdkit.arg("file").arg(&image).stdin(Stdio::null()).spawn().unwrap();
+        let begun = Instant::now();
+        while !socket.exists() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nbdkit does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Nbd { server, socket, image }
+    }
+}
+
+impl Drop for Nbd {
+    fn drop(&mut self) {
+        let _ended = self.server.kill();
+        let _reaped = self.server.wait();
+    }
+}
+
+impl BackEnd for Nbd {
+    fn spec(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    fn dump(&self, raw: &Path) {
+        std::fs::copy(&self.image, raw).unwrap();
+    }
+}
