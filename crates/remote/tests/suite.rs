@@ -2,4 +2,5 @@
 
 mod conformance;
 mod rbd;
+mod rbd_fork;
 mod rbd_locks;

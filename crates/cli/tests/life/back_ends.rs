@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use uext4::device::{self, OpenOptions};
-use uext4_testkit::Scratch;
 use uext4_testkit::guard::{LoopDevice, LoopOptions};
 use uext4_testkit::oracle::{command, run};
+use uext4_testkit::{Ceph, RbdImage, Scratch};
 
 /// A place for the volume.
 pub trait BackEnd {
@@ -198,5 +198,30 @@ impl BackEnd for Nbd {
 
     fn dump(&self, raw: &Path) {
         std::fs::copy(&self.image, raw).unwrap();
+    }
+}
+
+/// An image of a Ceph cluster.
+pub struct Rbd<'a> {
+    pub ceph: &'a Ceph,
+    pub image: RbdImage<'a>,
+}
+
+impl BackEnd for Rbd<'_> {
+    fn spec(&self) -> String {
+        self.image.spec()
+    }
+
+    fn dump(&self, raw: &Path) {
+        self.image.export(raw);
+    }
+
+    /// The cluster still counts the process, and refuses the image to others, until it has forgotten it.
+    fn killed(&mut self) {
+        let begun = Instant::now();
+        while !self.ceph.run("rbd", &["status", &self.image.name]).contains("Watchers: none") {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the process still counts");
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 }

@@ -11,7 +11,7 @@ use back_ends::{BackEnd, Block, File, Nbd, Overlay, Qcow2};
 use std::path::Path;
 use uext4_testkit::fixture::{TreeOptions, standard_tree_with};
 use uext4_testkit::manifest::manifest;
-use uext4_testkit::{Need, Rng, Scratch, needs, oracle};
+use uext4_testkit::{Ceph, Need, Rng, Scratch, needs, oracle};
 
 /// Bytes of the volume.
 const SIZE: u64 = 96 << 20;
@@ -118,4 +118,15 @@ fn root_on_a_block_device() {
 fn on_an_nbd_server() {
     needs!(Need::Tool("e2fsck"), Need::Tool("nbdkit"));
     life("on_an_nbd_server", |scratch| Box::new(Nbd::new(scratch)));
+}
+
+#[test]
+fn on_ceph() {
+    needs!(Need::Ceph, Need::Tool("e2fsck"));
+    if child::is_one() {
+        return child::work();
+    }
+    let ceph = Ceph::shared();
+    let image = ceph.image(SIZE >> 20, &[]);
+    live("on_ceph", &mut back_ends::Rbd { ceph: &ceph, image });
 }
