@@ -106,8 +106,8 @@ fn the_volume_of_a_killed_client_is_free_after_a_while() {
     assert_clean(&image);
 }
 
-/// A petabyte takes some hundred requests and some megabytes: with clusters there are few groups, and the journal is not
-/// written over, since the image has no data where it goes.
+/// A petabyte takes some hundred requests and some megabytes: with clusters there are few groups, and the journal is
+/// not written over, since the image has no data where it goes.
 #[test]
 fn a_volume_of_a_petabyte_is_made_at_once() {
     needs!(Need::Ceph);
