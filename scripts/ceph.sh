@@ -140,8 +140,8 @@ up)
     trap 'stop' ERR INT TERM
     trap 'code=$?; [ $code = 0 ] || stop' EXIT
     configure
-    start
     [ -z "${3:-}" ] || watch_over "$3"
+    start
     ;;
 down)
     [ -d "$dir" ] || exit 0

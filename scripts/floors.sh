@@ -19,5 +19,6 @@ step image scripts/image-bench.sh
 step nbd scripts/nbd-bench.sh
 step serve scripts/serve-bench.sh
 step qcow2 scripts/qcow2-bench.sh
+step rbd scripts/rbd-bench.sh
 step python scripts/python-bench.sh
 finish

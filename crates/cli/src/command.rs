@@ -29,6 +29,7 @@ DEVICE is [scheme:]locator[?key=value&…], and DEVICE:/path names a file of the
   nvme:/dev/nvme0n1           NVMe commands through io_uring, below the block layer
   nbd://host[:port]/export, nbd+unix:///export?socket=PATH, nbds… with TLS
                               an export of a server of network block devices
+  rbd:pool/image[@snapshot]   an image of a Ceph cluster (?conf=FILE ?id=USER)
   mem:64M, null:disk.img      memory; data requests that transfer no data (for measuring)
   ?ro ?partition=N ?offset=B ?latency=740us ?flush_latency=2ms ?fua_latency=2ms
   ?flush_rate=64M (mem: bytes of cached writes that a flush writes out per second)

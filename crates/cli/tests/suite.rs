@@ -37,6 +37,7 @@ mod nbd;
 mod overlay;
 mod probes;
 mod quota;
+mod rbd;
 mod rehearsal;
 mod serve;
 mod several;

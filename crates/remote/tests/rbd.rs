@@ -169,6 +169,7 @@ fn a_namespace_is_part_of_the_name() {
     let spec = format!("rbd:rbd/apart/image?conf={}", conf.display());
     let device = open(&spec, true, false).unwrap();
     assert_eq!((device.geometry().size, device.describe().locator.as_str()), (8 << 20, "rbd/apart/image"));
+    assert_eq!(device.describe().notes[0], "image `image` in the namespace `apart` of the pool `rbd`");
     drop(device);
     let wrong = open(&format!("rbd:rbd/image?conf={}", conf.display()), false, false).unwrap_err();
     assert!(wrong.to_string().contains("there is no image `image` in the pool `rbd`"), "{wrong}");

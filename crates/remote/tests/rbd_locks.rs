@@ -26,6 +26,37 @@ fn a_second_writer_is_refused_and_told_who_is_first() {
     }
 }
 
+/// Programs of librbd that take the lock when they write, as QEMU does.
+#[test]
+fn programs_of_ceph_and_we_keep_each_other_out() {
+    needs!(Need::Ceph);
+    let ceph = Ceph::shared();
+    let image = ceph.image(64, &[]);
+    let device = write(&image);
+    let bench = ["bench", "--io-type", "write", "--io-total", "4M", &image.name];
+    let said = ceph.try_run("rbd", &bench).expect_err("a second writer");
+    assert!(said.contains("Read-only file system"), "{said}");
+    device.write_at(&[1; 512], 0, WriteDurability::Cached).unwrap();
+    drop(device);
+    let mut other = std::process::Command::new("rbd");
+    other.args(["bench", "--io-type", "write", "--io-total", "100G", &image.name]);
+    other.env("CEPH_CONF", ceph.conf()).stdout(std::process::Stdio::null());
+    let mut other = other.spawn().unwrap();
+    let start = Instant::now();
+    let owner = loop {
+        match open(&image.spec(), true, false) {
+            Err(Error::InUse(owner)) => break owner,
+            Ok(device) => drop(device),
+            Err(error) => panic!("{error}"),
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "the other client does not show");
+    };
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(owner.starts_with("client."), "{owner}");
+    drop(until_free(|| open(&image.spec(), true, false)));
+}
+
 /// Of writers that open at the same time, never two get the image.
 #[test]
 fn of_writers_that_race_at_most_one_wins() {

@@ -4,4 +4,5 @@ mod conformance;
 mod nbd;
 mod nbd_lost;
 mod rbd;
+mod rbd_fork;
 mod rbd_locks;

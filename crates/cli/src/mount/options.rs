@@ -172,6 +172,11 @@ impl Options {
                 *value = text.to_owned();
             }
         }
+        if let Some(file) = &mut self.spec.options.remote.conf
+            && let Ok(absolute) = std::path::absolute(&*file)
+        {
+            *file = absolute;
+        }
         if self.mount.source.is_empty() {
             self.mount.source = self.spec.to_string();
         }

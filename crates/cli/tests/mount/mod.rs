@@ -9,6 +9,7 @@ mod life;
 mod network;
 mod overlay;
 mod programs;
+mod rbd;
 mod sight;
 mod stress;
 mod transport;

@@ -223,7 +223,10 @@ impl Opening<'_> {
         let cached = options[0].as_deref() == Some("true") && options[1].as_deref() != Some("writethrough");
         let lock = features & EXCLUSIVE_LOCK != 0;
         let names = image.names_of(features).map_err(failed)?;
+        let RbdName { image: name, snapshot, .. } = self.name;
+        let snapshot = snapshot.map_or(String::new(), |snapshot| format!(", snapshot `{snapshot}`"));
         let mut notes = vec![
+            format!("image `{name}` in {}{snapshot}", self.place()),
             format!("objects of {} KiB, the best size of large requests", sizes.object / 1024),
             format!("features: {}", if names.is_empty() { "none" } else { &names }),
         ];

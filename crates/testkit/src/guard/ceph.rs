@@ -143,6 +143,11 @@ impl RbdImage<'_> {
         format!("rbd:{}{snapshot}?conf={}", self.name, self.ceph.conf().display())
     }
 
+    /// Leaves it to the end of the cluster: removing an image looks at each of its objects, those of a petabyte too.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+
     /// Copies it into a file.
     pub fn export(&self, file: &Path) {
         let file = file.display().to_string();
