@@ -198,6 +198,23 @@ fn a_connection_that_is_cut_anywhere_ends_in_errors() {
     assert!(refused > 0 && cut >= 20, "{refused} {cut}");
 }
 
+/// Neither libnbd nor we look at a request that has ended: libnbd 1.14 would, if it forgot one by itself whose sending
+/// ends the connection.
+#[test]
+fn memory_of_ended_requests_is_not_touched() {
+    needs!(Need::Tool("nbdkit"), Need::Tool("valgrind"));
+    let test = "nbd_lost::a_connection_that_is_cut_anywhere_ends_in_errors";
+    let output = std::process::Command::new("valgrind")
+        .args(["--quiet", "--error-exitcode=9"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("test result: ok. 1 passed"), "{said}");
+}
+
 /// After the drop nothing writes to the memory, and nobody waits for a server that is gone.
 #[test]
 fn a_queue_is_dropped_although_the_server_died() {

@@ -45,6 +45,7 @@ pub enum Standard {
 
 /// How the volume is opened.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "one for each measurement")]
 enum Backing {
     /// Opened anew each time.
     Spec(DeviceSpec),

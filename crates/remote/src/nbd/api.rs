@@ -435,10 +435,13 @@ fn completion<T: Told>(told: *const T) -> Completion {
     Completion { callback: Some(completed::<T>), user_data: told.cast_mut().cast(), free: None }
 }
 
-/// Called by libnbd when a request has ended. 1: libnbd forgets the request by itself.
+/// Called by libnbd when a request has ended. 1: libnbd forgets the request by itself. 0: when the handle is closed,
+/// which is soon for a request that the end of the connection has ended (`ENOTCONN`, which no server can answer). One
+/// that was just being sent must not be forgotten earlier: libnbd 1.14 looks at it once more.
 unsafe extern "C" fn completed<T: Told>(told: *mut c_void, errno: *mut c_int) -> c_int {
-    // SAFETY: the pointer of `completion`, which is valid until this call by the promise of whoever sent the request;
-    // libnbd's pointer to the error number is valid during the call.
-    unsafe { (*told.cast::<T>().cast_const()).told(*errno) };
-    1
+    // SAFETY: libnbd's pointer to the error number is valid during the call.
+    let errno = unsafe { *errno };
+    // SAFETY: the pointer of `completion`, which is valid until this call by the promise of whoever sent the request.
+    unsafe { (*told.cast::<T>().cast_const()).told(errno) };
+    c_int::from(errno != libc::ENOTCONN)
 }
