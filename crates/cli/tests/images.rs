@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use uext4_testkit::manifest::differences;
 use uext4_testkit::oracle::{self, command, e2fsck_clean};
-use uext4_testkit::{Need, Scratch, manifest, needs, with_kernel};
+use uext4_testkit::{Kind, Need, Scratch, manifest, needs, with_kernel};
 
 /// The kernel tears a ring down some time after its process ended, and the image's lock with it: so what is locked is
 /// tried again.
@@ -173,7 +173,14 @@ fn root_the_kernel_reads_what_an_image_holds() {
     }
     fs::write(source.join("deep/er/large"), common::pattern(5 << 20)).unwrap();
     std::os::unix::fs::symlink("deep/er", source.join("link")).unwrap();
-    let wanted = manifest(&source);
+    // How long a directory is belongs to its file system.
+    let tree = |root: &Path| {
+        let mut tree = manifest(root);
+        let directories = tree.values_mut().filter(|entry| entry.kind == Kind::Directory);
+        directories.for_each(|entry| entry.size = 0);
+        tree
+    };
+    let wanted = tree(&source);
     for options in ["cluster_size=65536", "cluster_size=4096", "extended_l2=on,cluster_size=16384"] {
         let (image, raw) = (scratch.file("disk.qcow2"), scratch.file("disk.raw"));
         let names = [image.to_str().unwrap(), raw.to_str().unwrap()];
@@ -188,7 +195,7 @@ fn root_the_kernel_reads_what_an_image_holds() {
         judge(&image);
         img(&["convert", "-f", "qcow2", "-O", "raw", names[0], names[1]]);
         with_kernel(&raw, "", |root| {
-            let seen = manifest(&root.join("second"));
+            let seen = tree(&root.join("second"));
             assert!(seen == wanted, "{options}: {:?}", differences(&wanted, &seen));
             fs::rename(root.join("second/deep/7"), root.join("seven")).unwrap();
             fs::write(root.join("second/deep/8"), common::pattern(77_000)).unwrap();
@@ -212,8 +219,8 @@ fn explain_and_trace_tell_what_an_image_costs() {
     let said = json(["explain", &file, "--write", "0", "4k", "--json"]);
     let cost = said["requests"][0]["cost"].as_str().unwrap();
     assert!(cost.starts_with("qcow2: mapped, host offset "), "{said}");
-    let raw =
-        json(["explain", &format!("{}:/big", volume().path().display()), "--read", "0", "4k", "--json"]);
+    let plain = volume();
+    let raw = json(["explain", &format!("{}:/big", plain.path().display()), "--read", "0", "4k", "--json"]);
     assert!(raw["requests"][0].get("cost").is_none(), "{raw}");
     // A snapshot shares the cluster: a write needs another one.
     img(&["snapshot", "-c", "one", image.to_str().unwrap()]);
