@@ -151,7 +151,7 @@ fn a_flush_that_sends_nothing_fails_too() {
     let device = writable(&server);
     let mut queue = device.queue(&QueueOptions::depth(1)).unwrap();
     device.flush().unwrap();
-    server.kill();
+    server.end();
     assert_eq!(device.write_at(&[0; 512], 0, WriteDurability::Cached).unwrap_err().errno(), libc::EIO);
     assert_eq!(device.flush().unwrap_err().errno(), libc::EIO);
     // SAFETY: a flush has no memory.

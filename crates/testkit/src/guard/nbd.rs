@@ -1,6 +1,7 @@
 //! Servers of NBD on local sockets, and a relay that cuts a connection.
 
 use super::wait_until;
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A server that listens on a socket in a directory of its own. Killed on drop.
+/// A server that listens on a socket in a directory of its own. Ended on drop.
 #[derive(Debug)]
 pub struct NbdServer {
     directory: tempfile::TempDir,
@@ -69,6 +70,19 @@ impl NbdServer {
         let _ = self.child.wait();
     }
 
+    /// Ends it as its user would, so that it removes what it made; by force if it has requests that take long.
+    pub fn end(&mut self) {
+        // Once it was waited for, its number may be another's.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let ended = wait_until(Duration::from_secs(2), || !matches!(self.child.try_wait(), Ok(None)));
+        if !ended {
+            self.kill();
+        }
+    }
+
     /// Starts it again on the same socket, after [`NbdServer::kill`].
     ///
     /// # Panics
@@ -109,7 +123,7 @@ fn is_listening(socket: &Path) -> bool {
 
 impl Drop for NbdServer {
     fn drop(&mut self) {
-        self.kill();
+        self.end();
     }
 }
 
