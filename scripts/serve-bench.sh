@@ -7,11 +7,11 @@
 #   scripts/serve-bench.sh [ROUNDS [SECONDS]]
 #
 # Fails if a ratio is below its floor: SERVE_READ (1.0), SERVE_WRITE (1.0). SERVE_PLUGIN=FILE measures a plug-in of
-# nbdkit too, which is given volume= and file=.
+# nbdkit too (bench/nbdkit.c), which is given volume= and file=.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rounds=${1:-5} seconds=${2:-3}
+rounds=${1:-11} seconds=${2:-1}
 . scripts/bench-bed.sh
 
 for tool in fio qemu-nbd; do
