@@ -1,9 +1,9 @@
-//! Images of disks, qcow2 and VMDK, whose headers and tables a fuzzer changes: they are opened, read, written, and opened
-//! again, or refused with a named error.
+//! Images of disks, qcow2 and VMDK, whose headers and tables a fuzzer changes: they are opened, read, written, and
+//! opened again, or refused with a named error.
 //!
 //! The first byte of an input names a base image, the second seeds what is done to the disk. The rest are patches: a
-//! byte for the kind, two for the place, and the value. The lowest two bits of the kind are the width, 1 to 8 bytes, and
-//! places count in widths. With the next bit the value is one byte that chooses among numbers that matter
+//! byte for the kind, two for the place, and the value. The lowest two bits of the kind are the width, 1 to 8 bytes,
+//! and places count in widths. With the next bit the value is one byte that chooses among numbers that matter
 //! ([`NUMBERS`]); otherwise it is the bytes themselves.
 
 use std::path::Path;

@@ -3,7 +3,8 @@
 //! [`images`] are small sound volumes that together hold every structure; `uext4_testkit::mutate` changes them
 //! and repairs their checksums; [`targets`] do with the result what programs do with volumes, and accept success
 //! and typed errors only; [`budget`] bounds what that may cost; [`patch`] keeps what once failed. The targets are
-//! plain functions, and so is [`gather`], which takes archives instead of volumes, and [`disk_image`], which takes images of disks: the tests of this package run them
+//! plain functions, and so is [`gather`], which takes archives instead of volumes, and
+//! [`disk_image`], which takes images of disks: the tests of this package run them
 //! over seeds, `fuzz/` runs them under libFuzzer.
 #![deny(missing_docs)]
 

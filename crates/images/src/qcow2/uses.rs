@@ -3,8 +3,8 @@
 //! A request looks a place up and then reads or writes there. Meanwhile the cluster may be discarded and freed, so it
 //! is used again only when every request that began before has ended. Requests are counted in one of two counters, by
 //! the phase in which they begin. A request that found the old entry was counted before the entry was changed, in
-//! either counter: so each of them has to be seen at zero once after the change. Changing the phase lets the other one drain
-//! while requests go on.
+//! either counter: so each of them has to be seen at zero once after the change. Changing the phase lets the other one
+//! drain while requests go on.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
