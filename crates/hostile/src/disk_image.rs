@@ -4,7 +4,7 @@
 //! The first byte of an input names a base image, the second seeds what is done to the disk. The rest are patches: a
 //! byte for the kind, two for the place, and the value. The lowest two bits of the kind are the width, 1 to 8 bytes,
 //! and places count in widths. With the next bit the value is one byte that chooses among numbers that matter
-//! ([`NUMBERS`]); otherwise it is the bytes themselves.
+//! (`NUMBERS`), in the order of bytes that qcow2 has or, with one more bit, VMDK; otherwise it is the bytes themselves.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
