@@ -34,7 +34,7 @@ pub fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<OpenedDevice> {
 /// What the file of this device holds, even if it is in use.
 ///
 /// # Errors
-/// [`uext4_blockdev::Error::Unsupported`] for a device without a file, and those of [`open`].
+/// [`uext4_blockdev::Error::Unsupported`] for a device without a file, and those of opening a device.
 pub fn format_of(spec: &DeviceSpec) -> Result<Format> {
     let Locator::Path(path) = &spec.locator else {
         return Err(Error::Unsupported(format!("`{}:` has no file", spec.scheme)));

@@ -94,7 +94,7 @@ impl RawQueue {
     }
 
     /// A descriptor that becomes readable when the device may have completed something, as
-    /// [`IoQueue::eventfd`](crate::IoQueue::eventfd). Poll it, do not read from it.
+    /// `IoQueue::eventfd`. Poll it, do not read from it.
     pub fn eventfd(&mut self) -> Result<Option<OwnedFd>, Error> {
         let descriptor = self.door.event_fd()?.map(|event| event.try_clone_to_owned()).transpose();
         descriptor.map_err(|error| {
