@@ -48,6 +48,10 @@ struct Woken {
     aside: bool,
 }
 
+impl Woken {
+    const NOTHING: Woken = Woken { socket: false, lane: false, aside: false };
+}
+
 pub(crate) struct Connection<'c> {
     stream: Stream,
     export: &'c Arc<Export>,
@@ -155,8 +159,15 @@ impl<'c> Connection<'c> {
             if self.ended && self.in_lane + self.with_aside == 0 && self.outbox.is_empty() {
                 return Ok(());
             }
-            woken = self.sleep()?;
+            woken = if self.is_behind() { Woken::NOTHING } else { self.sleep()? };
         }
+    }
+
+    /// Whether a request that has come already can be taken now: answers have made room since the last look. The socket
+    /// tells nothing about it.
+    fn is_behind(&self) -> bool {
+        let between = !self.ended && self.skip == 0 && self.incoming.is_none();
+        between && self.has_room() && self.inbox.header().is_some()
     }
 
     /// Waits for what is still under way, which is not answered any more.

@@ -163,6 +163,27 @@ fn a_client_that_takes_no_answers_waits_alone() {
     e2fsck_clean(image.path());
 }
 
+/// More requests than the server takes at once have come before the first is answered.
+#[test]
+fn requests_beyond_the_depth_are_answered_without_another_word() {
+    needs!(Need::Tool("mke2fs"));
+    let image = image();
+    let served = serve(&image);
+    let mut client = served.client(false);
+    let count = 3 * 128 + 7;
+    for _ in 0..20 {
+        let requests: Vec<u8> = (0..count).flat_map(|cookie| header(READ, 0, cookie, 0, 512)).collect();
+        client.put(&requests);
+        for _ in 0..count {
+            assert_eq!(client.simple().1, 0);
+            client.take(512);
+        }
+    }
+    drop(client);
+    served.end();
+    e2fsck_clean(image.path());
+}
+
 #[test]
 fn a_client_that_takes_no_answers_holds_a_stop_up_for_seconds_only() {
     needs!(Need::Tool("mke2fs"));
