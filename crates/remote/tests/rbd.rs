@@ -82,6 +82,9 @@ fn a_cache_that_the_image_turns_on_needs_flushes() {
     drop(device);
     ceph.run("rbd", &["config", "image", "set", &image.name, "rbd_cache_policy", "writethrough"]);
     assert!(!write(&image).capabilities().volatile_cache);
+    // The cache on a local disk, which has a switch of its own.
+    ceph.run("rbd", &["config", "image", "set", &image.name, "rbd_persistent_cache_mode", "ssd"]);
+    assert!(write(&image).capabilities().volatile_cache);
 }
 
 #[test]

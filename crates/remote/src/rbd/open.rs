@@ -219,8 +219,13 @@ impl Opening<'_> {
             let reason = format!("its size of {} bytes is not a multiple of 512", sizes.image);
             return Err(self.failed(ACTION, libc::EINVAL, reason));
         }
-        let options = image.options(&["rbd_cache", "rbd_cache_policy"]).map_err(failed)?;
-        let cached = options[0].as_deref() == Some("true") && options[1].as_deref() != Some("writethrough");
+        let options = ["rbd_cache", "rbd_cache_policy", "rbd_persistent_cache_mode"];
+        let options = image.options(&options).map_err(failed)?;
+        let in_memory =
+            options[0].as_deref() == Some("true") && options[1].as_deref() != Some("writethrough");
+        // The cache on a local disk works beside `rbd_cache`, and may keep completed writes until a flush.
+        let on_disk = options[2].as_deref().is_some_and(|mode| mode != "disabled");
+        let cached = in_memory || on_disk;
         let lock = features & EXCLUSIVE_LOCK != 0;
         let names = image.names_of(features).map_err(failed)?;
         let RbdName { image: name, snapshot, .. } = self.name;
