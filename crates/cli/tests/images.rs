@@ -222,7 +222,7 @@ fn explain_and_trace_tell_what_an_image_costs() {
     let plain = volume();
     let raw = json(["explain", &format!("{}:/big", plain.path().display()), "--read", "0", "4k", "--json"]);
     assert!(raw["requests"][0].get("cost").is_none(), "{raw}");
-    // A snapshot shares the cluster: a write needs another one.
+    // The cluster belongs to a snapshot as well, so a write goes to a new one.
     img(&["snapshot", "-c", "one", image.to_str().unwrap()]);
     let said = text(["explain", &file, "--write", "0", "4k"]);
     assert!(said.contains("(qcow2: allocates a cluster, copies what is not written)"), "{said}");

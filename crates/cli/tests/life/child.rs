@@ -36,8 +36,12 @@ fn read_write() -> OpenOptions {
     OpenOptions::new().read(true).write(true)
 }
 
-fn fill(version: u64, buf: &mut [u8]) {
-    fixture::pattern(version, 0, buf);
+/// The place of the contents of named files, which have no block.
+const NAMED: u64 = u64::MAX;
+
+/// Contents tell their version, and the block that they belong to: those of another block are wrong too.
+fn fill(version: u64, place: u64, buf: &mut [u8]) {
+    fixture::pattern(version ^ place << 48, 0, buf);
     buf[..8].copy_from_slice(&version.to_le_bytes());
 }
 
@@ -46,9 +50,8 @@ pub fn prepare(spec: &str) {
     let volume = Volume::open(spec, VolumeOptions::read_write()).unwrap();
     volume.create_dir("/work", 0o755, &Caller::root()).unwrap();
     let file = volume.open_file(FILE, read_write().create(true)).unwrap();
-    let mut block = [0; BLOCK];
-    fill(0, &mut block);
-    let bytes = block.repeat(BLOCKS as usize);
+    let mut bytes = vec![0; BLOCKS as usize * BLOCK];
+    bytes.chunks_mut(BLOCK).zip(0..).for_each(|(bytes, block)| fill(0, block, bytes));
     file.write_any_at(&bytes, 0, WriteFlags::empty()).unwrap();
     file.sync_all().unwrap();
     drop(file);
@@ -85,7 +88,7 @@ pub fn work() {
                 let (draft, name) = (format!("/work/draft-{version}"), format!("/work/name-{version}"));
                 let made = volume.open_file(&draft, read_write().create(true)).unwrap();
                 let mut bytes = vec![0; 100 + rng.below(9000) as usize];
-                fill(version, &mut bytes);
+                fill(version, NAMED, &mut bytes);
                 made.write_any_at(&bytes, 0, WriteFlags::empty()).unwrap();
                 volume.rename(&draft, &name).unwrap();
                 made.sync_all().unwrap();
@@ -94,7 +97,7 @@ pub fn work() {
             1 | 2 => {
                 let block = rng.below(BLOCKS);
                 let mut buffer = queue.buffer(BLOCK).unwrap();
-                fill(version, &mut buffer);
+                fill(version, block, &mut buffer);
                 file.write_at(&buffer, block * BLOCK as u64).unwrap();
                 file.sync_data().unwrap();
                 tell(format!("block {version} {block}\n"));
@@ -104,8 +107,8 @@ pub fn work() {
                 let start = rng.below(BLOCKS);
                 for at in 0..16 {
                     let mut buffer = queue.buffer(BLOCK).unwrap();
-                    fill(version + at, &mut buffer);
                     let block = (start + at * 31) % BLOCKS;
+                    fill(version + at, block, &mut buffer);
                     queue.write(slot, block * BLOCK as u64, buffer, WriteFlags::DSYNC, at).unwrap();
                 }
                 let mut left = 16;
@@ -192,9 +195,9 @@ impl Known {
             file.read_any_at(&mut found, block * BLOCK as u64).unwrap();
             let version = u64::from_le_bytes(found[..8].try_into().unwrap());
             let least = self.blocks.get(&block).copied().unwrap_or(0);
-            fill(version, &mut whole);
-            if tears && found != whole && self.is_mixed(&found, least) {
-                fill(least, &mut whole);
+            fill(version, block, &mut whole);
+            if tears && found != whole && self.is_mixed(&found, block, least) {
+                fill(least, block, &mut whole);
                 file.write_any_at(&whole, block * BLOCK as u64, WriteFlags::DSYNC).unwrap();
                 continue;
             }
@@ -212,7 +215,7 @@ impl Known {
             let mut found = vec![0; file.size() as usize];
             file.read_any_at(&mut found, 0).unwrap();
             let mut whole = vec![0; found.len()];
-            fill(*version, &mut whole);
+            fill(*version, NAMED, &mut whole);
             assert!(found.len() >= 100 && found == whole, "{what}: {name}");
         }
         drop(file);
@@ -220,12 +223,12 @@ impl Known {
     }
 
     /// Whether each word is that of the version that was there, or of one version that was not acknowledged.
-    fn is_mixed(&self, found: &[u8], least: u64) -> bool {
+    fn is_mixed(&self, found: &[u8], block: u64, least: u64) -> bool {
         let (mut old, mut new) = ([0; BLOCK], [0; BLOCK]);
-        fill(least, &mut old);
+        fill(least, block, &mut old);
         let newest = self.blocks.values().max().copied().unwrap_or(0);
         (newest.saturating_sub(32)..newest + 48).any(|version| {
-            fill(version, &mut new);
+            fill(version, block, &mut new);
             let mut words = found.chunks(8).zip(old.chunks(8).zip(new.chunks(8)));
             words.all(|(word, (old, new))| word == old || word == new)
         })

@@ -1,4 +1,4 @@
-//! Clients that others wrote: QEMU's tools, those of libnbd, and fio.
+//! `uext4 serve` with other people's clients: the tools of QEMU and libnbd, and fio.
 
 use super::{SIZE, Serving, bytes_of, contents, image};
 use crate::common;
