@@ -92,7 +92,7 @@ plugin() {
 }
 
 for round in $(seq "$rounds"); do
-    # The order changes, so that what comes first in a round is not always the same.
+    # Each round begins with another arm.
     if [ $((round % 2)) -eq 0 ]; then ours; theirs io_uring; theirs native; plugin
     else plugin; theirs native; theirs io_uring; ours; fi
 done

@@ -267,7 +267,7 @@ fn asked_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     (rest.is_empty() && kinds.len() == usize::from(count.get())).then_some((name, kinds))
 }
 
-/// The name and the queries in the data of options about metadata contexts.
+/// Decodes an option about metadata contexts: the export's name, and the contexts that the client asks for.
 fn asked_contexts(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let (name, data) = string(data)?;
     let (count, mut data) = number(data)?;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use uext4_blockdev::{Buffer, DeviceQueue, Done, Memory, Op, Priority, Queue, Request, Result, Wait};
 
-/// See the module. Tags are the caller's, each in flight once.
+/// See the module. The caller chooses the tags; two requests in flight never have the same.
 pub struct Flight {
     // Dropped before the memory.
     queue: Queue,

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Requests in flight, by the phase in which they began. One for each queue, since a shared one would be contended.
+/// How many requests of a queue are in flight, counted by the phase in which they began. Each queue has its own, so
+/// that queues do not contend for one cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Counts([AtomicU64; 2]);

@@ -290,7 +290,7 @@ impl Lane {
         });
     }
 
-    /// Whether the bell rings for the next arrival that another thread delivers.
+    /// Turns the bell on or off: if on, a thread that delivers a completion of this lane rings it once.
     #[inline]
     pub(super) fn listen(&self, listening: bool) {
         self.mailbox.listening.store(listening, Ordering::Release);

@@ -357,7 +357,7 @@ impl Image {
         answer(unsafe { (self.functions().rbd_lock_acquire)(self.handle, LOCK_MODE_EXCLUSIVE) })
     }
 
-    /// The addresses of the clients that have the exclusive lock: at most one.
+    /// The address of the client that has the exclusive lock, if one has it.
     pub(super) fn lock_owners(&self) -> Answer<Vec<String>> {
         let (mut mode, mut count) = (0, 8);
         let mut list = [ptr::null_mut(); 8];

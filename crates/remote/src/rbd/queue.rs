@@ -1,4 +1,4 @@
-//! The queue: a slot for each request under way. A request is sent when it is pushed.
+//! The queue. Each request in flight has a slot, and is sent to librbd when it is pushed.
 
 use super::api::{Errno, Transfer};
 use super::device::Shared;

@@ -105,7 +105,7 @@ pub enum Chunk {
 }
 
 impl Client {
-    /// A client that may send requests: with structured replies and block status, or without.
+    /// A client after its handshake. `structured`: it has asked for structured replies and block status.
     pub fn new(socket: &Path, structured: bool) -> Client {
         let mut client = Client::greet(connect(socket), 3);
         if structured {

@@ -96,7 +96,7 @@ impl Served {
         Client::greet(self.connect(), 3)
     }
 
-    /// A client that may send requests: with structured replies and block status, or without.
+    /// A client after its handshake. `structured`: it has asked for structured replies and block status.
     pub fn client(&self, structured: bool) -> Client {
         Client::new(&self.socket, structured)
     }
