@@ -7,16 +7,19 @@
 use crate::common;
 use crate::crash_named::layouts;
 
+use common::places::{Memory, Nbd, Place, Qcow2, Rbd};
 use common::scene::{Made, Scene};
 use common::{Image, assert_same_bytes, open_rw, patterned, read_all, read_only};
 use layouts::{CLUSTERS, INLINE, INLINE_1024, LARGE, Layout, MIDDLE, NO_SUMS, SMALL};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use uext4::device::Device;
 use uext4::{Fallocate, OpenOptions, QueueOptions, WriteFlags};
 use uext4_testkit::rng::mix;
-use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, needs, oracle};
+use uext4_testkit::{Ceph, KernelMount, LoopOptions, Need, Rng, Scratch, needs, oracle};
 
 /// Steps of each test, unless `UEXT4_MODEL_STEPS` sets another number.
 const STEPS: usize = 36_000;
@@ -37,21 +40,21 @@ struct Intervals {
 
 const OURS: Intervals = Intervals { check: 500, reopen: 3000, recover: 1500, kernel: usize::MAX };
 const WITH_KERNEL: Intervals = Intervals { check: 500, reopen: 3000, recover: usize::MAX, kernel: 1000 };
+/// For fewer steps.
+const SHORT: Intervals = Intervals { check: 200, reopen: 500, recover: 400, kernel: usize::MAX };
 
 struct Run<'r> {
     layout: Layout,
     seed: u64,
     intervals: &'r Intervals,
+    place: &'r mut dyn Place,
     scratch: Scratch,
 }
 
 impl Run<'_> {
     /// Plays these steps. Returns the number of operations.
-    fn play(&self, steps: &[u64], at: &mut usize) -> u64 {
-        let options = |options: &mut uext4::device::MemoryOptions| {
-            (options.volatile_cache, options.fua) = (true, true);
-        };
-        let mut device = self.layout.image().device_with(options);
+    fn play(&mut self, steps: &[u64], at: &mut usize) -> u64 {
+        let mut device = self.place.put(&self.layout.image());
         let mut scene = Scene::new(open_rw(device.clone()), None, self.seed);
         for (number, step) in steps.iter().enumerate() {
             *at = number;
@@ -66,37 +69,52 @@ impl Run<'_> {
                 self.recover(&mut scene, &*device);
             }
             if due(self.intervals.reopen) || due(self.intervals.kernel) {
-                scene.nameless.clear();
-                let files = std::mem::take(&mut scene.files);
-                let bytes = files.into_iter().map(|(path, made)| (path, made.bytes)).collect::<Vec<_>>();
-                scene.volume.clone().close().unwrap();
-                self.clean(&*device);
-                let mut image = Image::of(&*device);
-                let mut bytes: std::collections::BTreeMap<_, _> = bytes.into_iter().collect();
-                if due(self.intervals.kernel) {
-                    image = self.by_kernel(&image, &mut bytes, &mut scene.rng);
-                }
-                device = image.device_with(options);
-                scene.volume = open_rw(device.clone());
-                for (path, model) in bytes {
-                    scene.adopt(&path);
-                    assert_same_bytes(&model, &scene.files[&path].bytes);
-                }
+                (scene, device) = self.reopened(scene, device, due(self.intervals.kernel));
             }
         }
         *at = steps.len();
         scene.check();
         self.recover(&mut scene, &*device);
+        let operations = scene.operations;
         scene.files.clear();
         scene.nameless.clear();
         scene.volume.close().unwrap();
-        self.clean(&*device);
-        scene.operations
+        let image = self.place.closed(device);
+        self.clean(&image);
+        operations
     }
 
-    fn clean(&self, device: &dyn Device) {
+    /// The volume closed, checked, continued by the kernel if it is `by_kernel`, and opened again.
+    fn reopened(
+        &mut self,
+        scene: Scene,
+        device: Arc<dyn Device>,
+        by_kernel: bool,
+    ) -> (Scene, Arc<dyn Device>) {
+        let Scene { volume, files, nameless, mut rng, operations, .. } = scene;
+        drop(nameless);
+        let mut bytes: BTreeMap<_, _> = files.into_iter().map(|(path, made)| (path, made.bytes)).collect();
+        volume.close().unwrap();
+        let image = self.place.closed(device);
+        self.clean(&image);
+        let device = if by_kernel {
+            let image = self.by_kernel(&image, &mut bytes, &mut rng);
+            self.place.put(&image)
+        } else {
+            self.place.again(&image)
+        };
+        let mut scene = Scene::new(open_rw(device.clone()), None, self.seed);
+        (scene.rng, scene.operations) = (rng, operations);
+        for (path, model) in bytes {
+            scene.adopt(&path);
+            assert_same_bytes(&model, &scene.files[&path].bytes);
+        }
+        (scene, device)
+    }
+
+    fn clean(&self, image: &Image) {
         let path = self.scratch.file("clean.img");
-        Image::of(device).save(&path);
+        image.save(&path);
         oracle::e2fsck_clean(&path);
     }
 
@@ -116,17 +134,12 @@ impl Run<'_> {
                 assert_same_bytes(&made.bytes, &found);
             }
             volume.close().unwrap();
-            self.clean(&*device);
+            self.clean(&Image::of(&*device));
         }
     }
 
     /// The kernel's contents match the model, and the kernel makes changes.
-    fn by_kernel(
-        &self,
-        image: &Image,
-        model: &mut std::collections::BTreeMap<String, Vec<u8>>,
-        rng: &mut Rng,
-    ) -> Image {
+    fn by_kernel(&self, image: &Image, model: &mut BTreeMap<String, Vec<u8>>, rng: &mut Rng) -> Image {
         let path = self.scratch.file("kernel.img");
         image.save(&path);
         let mounted = KernelMount::image(&path, LoopOptions::default(), "");
@@ -164,7 +177,7 @@ impl Run<'_> {
     }
 
     /// Whether these steps fail, and how.
-    fn attempt(&self, steps: &[u64]) -> Result<u64, (usize, String)> {
+    fn attempt(&mut self, steps: &[u64]) -> Result<u64, (usize, String)> {
         let mut at = 0;
         catch_unwind(AssertUnwindSafe(|| self.play(steps, &mut at))).map_err(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
@@ -173,7 +186,7 @@ impl Run<'_> {
     }
 
     /// Removes steps that a failure does not need.
-    fn shorten(&self, mut steps: Vec<u64>, mut told: String) -> (Vec<u64>, String) {
+    fn shorten(&mut self, mut steps: Vec<u64>, mut told: String) -> (Vec<u64>, String) {
         let (mut size, mut tries) = (steps.len() / 2, 0);
         while size > 0 && tries < TRIES {
             let mut start = 0;
@@ -359,18 +372,18 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}: `{text}` is no number")))
 }
 
-/// Plays a test's steps, or those of a failure to reproduce.
-fn model(name: &str, layout: Layout, intervals: &Intervals, part: usize) {
+/// Plays a part of the test's steps in this place, or those of a failure to reproduce.
+fn model(name: &str, layout: Layout, intervals: &Intervals, part: usize, place: &mut dyn Place) {
     needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"));
     let seed = number("UEXT4_MODEL_SEED").unwrap_or(1);
-    let count = number("UEXT4_MODEL_STEPS").map_or(STEPS / part, |steps| steps as usize);
+    let count = number("UEXT4_MODEL_STEPS").map_or(STEPS, |steps| steps as usize) / part;
     let mut drawn = Rng::new(name.bytes().fold(seed, |salt, byte| mix(salt ^ u64::from(byte))));
     let mut steps: Vec<u64> = (0..count).map(|_| drawn.next_u64()).collect();
     if let Ok(replay) = std::env::var("UEXT4_MODEL_REPLAY") {
         steps = replay.split(',').map(|step| u64::from_str_radix(step, 16).unwrap()).collect();
     }
     let scratch = Scratch::new((3 * layout.mebibytes) << 20);
-    let run = Run { layout, seed, intervals, scratch };
+    let mut run = Run { layout, seed, intervals, place, scratch };
     match run.attempt(&steps) {
         Ok(operations) => {
             println!("{name}: {operations} operations");
@@ -398,7 +411,7 @@ macro_rules! models {
         $(#[test]
         fn $name() {
             $(needs!($need);)?
-            model(stringify!($name), $layout, &$intervals, $part);
+            model(stringify!($name), $layout, &$intervals, $part, &mut Memory);
         })*
     };
 }
@@ -414,4 +427,33 @@ models! {
     root_small_blocks_and_the_kernel: SMALL, WITH_KERNEL, 2, Need::Loop;
     root_large_blocks_and_the_kernel: LARGE, WITH_KERNEL, 2, Need::Loop;
     root_clusters_and_the_kernel: CLUSTERS, WITH_KERNEL, 2, Need::Loop;
+}
+
+#[test]
+fn behind_a_server_with_several_connections() {
+    needs!(Need::Tool("nbdkit"));
+    let mut place = Nbd::nbdkit(SMALL.mebibytes << 20);
+    model("behind_a_server_with_several_connections", SMALL, &SHORT, 2, &mut place);
+}
+
+#[test]
+fn behind_a_server_with_one_connection() {
+    needs!(Need::Tool("qemu-nbd"));
+    let mut place = Nbd::qemu(LARGE.mebibytes << 20);
+    model("behind_a_server_with_one_connection", LARGE, &SHORT, 2, &mut place);
+}
+
+#[test]
+fn in_a_qcow2_image() {
+    needs!(Need::Tool("qemu-img"));
+    let mut place = Qcow2::new(LARGE.mebibytes << 20);
+    model("in_a_qcow2_image", LARGE, &SHORT, 2, &mut place);
+}
+
+#[test]
+fn in_a_ceph_cluster() {
+    needs!(Need::Ceph);
+    let ceph = Ceph::shared();
+    let mut place = Rbd::new(&ceph, LARGE.mebibytes << 20);
+    model("in_a_ceph_cluster", LARGE, &SHORT, 12, &mut place);
 }

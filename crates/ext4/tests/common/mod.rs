@@ -15,6 +15,7 @@ pub mod log;
 pub mod making;
 pub mod mapped;
 pub mod outside;
+pub mod places;
 pub mod play;
 pub mod sample;
 pub mod scene;

@@ -10,6 +10,7 @@ mod turns;
 
 use crate::common;
 
+use common::places::{Nbd, Place, Qcow2, Rbd};
 use common::{Image, open_ro, open_rw};
 use model::{FLAGS, FOLDS, Id, Kind, Model, ROOT, Thing};
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +24,7 @@ use uext4::{
     Caller, FileKind, Ino, Node, NodeKind, OpenOptions, RenameFlags, SetAttributes, Timestamp, Volume,
     WriteFlags, XattrFlags,
 };
-use uext4_testkit::{KernelMount, LoopOptions, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
+use uext4_testkit::{Ceph, KernelMount, LoopOptions, Need, Rng, Scratch, VolumeBuilder, needs, oracle};
 
 /// Kinds of volumes, and how many steps the walk of each has: 100 000 in all.
 const VOLUMES: [(&[&str], u64); 10] = [
@@ -64,10 +65,15 @@ type Said = String;
 
 impl Walk {
     fn new(args: &[&str], seed: u64) -> Walk {
+        Walk::on(args, seed, |image| image.device())
+    }
+
+    /// On the device that `put` makes of the empty volume.
+    fn on(args: &[&str], seed: u64, put: impl FnOnce(&Image) -> Arc<dyn Device>) -> Walk {
         let volume = VolumeBuilder::new(SIZE).args(args.iter().copied()).args(["-N", "2048"]);
         let built = volume.build();
         fold_root(built.path(), args);
-        let device = Image::load(built.path()).device();
+        let device = put(&Image::load(built.path()));
         let volume = open_rw(device.clone());
         // lost+found is not the model's.
         volume.remove_dir("/lost+found").unwrap();
@@ -428,6 +434,16 @@ impl Walk {
         self.compare();
     }
 
+    /// So many steps, with a check after each `every` of them.
+    fn steps(&mut self, steps: u64, every: u64, scratch: &Scratch) {
+        for step in 1..=steps {
+            self.step();
+            if step.is_multiple_of(every) || step == steps {
+                self.check(scratch);
+            }
+        }
+    }
+
     fn compare(&self) {
         let links = self.model.links();
         let mut waiting = vec![ROOT];
@@ -546,12 +562,7 @@ fn mounted() -> impl Iterator<Item = &'static [&'static str]> {
 
 fn walk(args: &[&str], seed: u64, steps: u64, every: u64, scratch: &Scratch) -> Walk {
     let mut walk = Walk::new(args, seed);
-    for step in 1..=steps {
-        walk.step();
-        if step.is_multiple_of(every) || step == steps {
-            walk.check(scratch);
-        }
-    }
+    walk.steps(steps, every, scratch);
     walk
 }
 
@@ -621,4 +632,36 @@ fn root_the_kernel_sees_the_tree_of_the_walk() {
             walk.check(&scratch);
         }
     }
+}
+
+/// The same tree where users have their volumes.
+fn walk_in(place: &mut dyn Place, number: usize, steps: u64) {
+    let scratch = Scratch::new(2 * SIZE);
+    let (args, _) = VOLUMES[number % VOLUMES.len()];
+    let mut walk = Walk::on(args, 300 + number as u64, |image| place.put(image));
+    walk.steps(steps, 250, &scratch);
+    let (volume, device) = (walk.volume.take().unwrap(), walk.device);
+    volume.close().unwrap();
+    let path = scratch.file("closed.img");
+    place.closed(device).save(&path);
+    oracle::e2fsck_clean(&path);
+}
+
+#[test]
+fn a_walk_behind_a_server() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("nbdkit"), Need::Tool("qemu-nbd"));
+    walk_in(&mut Nbd::nbdkit(SIZE), 0, 5000);
+    walk_in(&mut Nbd::qemu(SIZE), 1, 5000);
+}
+
+#[test]
+fn a_walk_in_a_qcow2_image() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Tool("qemu-img"));
+    walk_in(&mut Qcow2::new(SIZE), 2, 5000);
+}
+
+#[test]
+fn a_walk_in_a_ceph_cluster() {
+    needs!(Need::Tool("mke2fs"), Need::Tool("e2fsck"), Need::Ceph);
+    walk_in(&mut Rbd::new(&Ceph::shared(), SIZE), 3, 1500);
 }
