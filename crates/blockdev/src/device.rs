@@ -1,7 +1,8 @@
 //! The device interface: geometry, capabilities, synchronous calls.
 
-use crate::{Cost, Error, Misaligned, Op, Queue, QueueOptions, Result};
+use crate::{Cost, Error, Misaligned, Op, Queue, QueueOptions, Result, Scratch};
 use std::fmt;
+use std::sync::LazyLock;
 
 /// Sizes and alignment rules, fixed while the device is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,6 +225,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn merges_flushes(&self) -> bool {
         false
     }
+    /// Makes a range read as zeros, as writes of zeros would: durable after the next flush, and the space that the
+    /// range has on the device stays its own. Some devices do it in few requests without data.
+    ///
+    /// # Errors
+    /// As of [`Device::write_at`]; then any part of the range may be zeros.
+    fn write_zeros(&self, pos: u64, length: u64) -> Result<()> {
+        write_zeros(self, pos, length)
+    }
     /// Tells the device that a range is unused. Contents are undefined afterwards.
     fn discard(&self, pos: u64, length: u64) -> Result<()>;
     /// Whether these bytes are known to read as zeros without reading them: a hole in a file. `false` means "not
@@ -238,6 +247,24 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
     /// A request queue for one thread.
     fn queue(&self, options: &QueueOptions) -> Result<Queue>;
+}
+
+/// Writes zeros over a range: [`Device::write_zeros`] of a device that has no other way.
+///
+/// # Errors
+/// As of [`Device::write_zeros`].
+pub fn write_zeros<D: Device + ?Sized>(device: &D, pos: u64, length: u64) -> Result<()> {
+    /// Bytes of a write.
+    const STEP: usize = 1 << 20;
+    /// Only read, so the system gives it no memory of its own.
+    static ZEROS: LazyLock<Scratch> = LazyLock::new(|| Scratch::new(STEP));
+    // Once for the whole range, so that a bad one transfers nothing.
+    device.geometry().check(pos, length)?;
+    for start in (0..length).step_by(STEP) {
+        let part = (length - start).min(STEP as u64) as usize;
+        device.write_at(&ZEROS[..part], pos + start, WriteDurability::Cached)?;
+    }
+    Ok(())
 }
 
 /// A file as a device of nearly endless size, whose length is known and can grow.

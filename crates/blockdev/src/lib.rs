@@ -39,6 +39,7 @@ mod timer;
 pub use cost::{Cost, Way};
 pub use device::{
     Capabilities, DaxKind, Description, Device, Driving, Geometry, Sharing, Store, WriteDurability,
+    write_zeros,
 };
 pub use dispatch::Queue;
 pub use error::{Error, ImageFault, Misaligned, OverlayFault, Result, describe};

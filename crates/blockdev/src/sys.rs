@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 
 /// `BLKDISCARD` of `linux/fs.h`: `_IO(0x12, 119)`, argument `u64[2]` {start, length} in bytes.
 const BLKDISCARD: libc::c_ulong = 0x1277;
+/// `BLKZEROOUT` of `linux/fs.h`: `_IO(0x12, 127)`, with the same argument.
+const BLKZEROOUT: libc::c_ulong = 0x127f;
 
 /// `LOOP_GET_STATUS64` of `linux/loop.h`.
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
@@ -115,10 +117,20 @@ pub(crate) fn is_qemus(fd: BorrowedFd<'_>, kind: LockKind) -> bool {
 
 /// Discards a range of a block device.
 pub(crate) fn discard_blocks(fd: BorrowedFd<'_>, pos: u64, length: u64) -> io::Result<()> {
-    let range = [pos, length];
-    // SAFETY: the descriptor is open for the borrow, and BLKDISCARD reads exactly two u64 through the
-    // pointer, which points to a live array of two.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD as _, range.as_ptr()) };
+    over_blocks(fd, BLKDISCARD, [pos, length])
+}
+
+/// Zeroes a range of a block device. Without a request for it the kernel writes zeros. It does not unmap
+/// (`blkdev_issue_zeroout` with `BLKDEV_ZERO_NOUNMAP`).
+pub(crate) fn zero_blocks(fd: BorrowedFd<'_>, pos: u64, length: u64) -> io::Result<()> {
+    over_blocks(fd, BLKZEROOUT, [pos, length])
+}
+
+/// `BLKDISCARD` or `BLKZEROOUT`.
+fn over_blocks(fd: BorrowedFd<'_>, request: libc::c_ulong, range: [u64; 2]) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the borrow, and both requests read exactly two u64 through the pointer, which
+    // points to a live array of two.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, range.as_ptr()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

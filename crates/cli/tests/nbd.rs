@@ -70,6 +70,32 @@ fn a_volume_lives_on_a_server() {
     assert!(file[3000..8192].iter().chain(&file[73728..310_200]).all(|byte| *byte == 0x5a));
 }
 
+/// A new volume over old bytes, and a file with zeros in all its blocks: the zeros are no data on the wire.
+#[test]
+fn zeros_are_not_sent() {
+    needs!(Need::Tool("nbdkit"), Need::Tool("e2fsck"));
+    let scratch = Scratch::new(512 << 20);
+    let disk = scratch.file("disk");
+    fs::write(&disk, vec![0xa5; 192 << 20]).unwrap();
+    let log = scratch.file("log");
+    let logfile = format!("logfile={}", log.display());
+    let server = NbdServer::nbdkit(&["--filter=log", "file", disk.to_str().unwrap(), &logfile]);
+    let device = server.device("");
+    good(["mkfs", "-E", "nodiscard", "-J", "size=32", &device]);
+    good(["prepare", &format!("{device}:/file"), "64M"]);
+    let count = |kind: &str| -> u64 {
+        let text = fs::read_to_string(&log).unwrap();
+        let lines = text.lines().filter(|line| line.contains(&format!(" {kind} id=")));
+        let field =
+            |line: &str| line.split_once("count=0x").unwrap().1.split_whitespace().next().unwrap().to_owned();
+        lines.map(|line| u64::from_str_radix(&field(line), 16).unwrap()).sum()
+    };
+    let (zeros, writes) = (count("Zero"), count("Write"));
+    assert!(zeros >= 95 << 20 && writes < 4 << 20, "{zeros} bytes of zeros, {writes} bytes written");
+    assert!(good(["cat", &format!("{device}:/file")]).iter().all(|byte| *byte == 0));
+    judge(&disk, server);
+}
+
 #[test]
 fn a_partition_on_a_server_and_qemus_server() {
     needs!(Need::Tool("qemu-nbd"), Need::Tool("e2fsck"));

@@ -1,5 +1,6 @@
 //! For file-system operations other than reads and writes: taking a file's gate exclusively, and zeroing on the device.
 
+use crate::counters::Counter;
 use crate::engine::{Engine, check_range};
 use crate::error::Error;
 use crate::fs::{FileSystem, OpenFile};
@@ -8,7 +9,7 @@ use crate::mapping::{Piece, Range, State};
 use crate::write_back::Sole;
 use uext4_blockdev::WriteDurability;
 
-/// Maximum bytes zeroed at a time.
+/// Maximum bytes of a write of zeros.
 const ZEROS: u64 = 256 * 1024;
 
 impl<F: FileSystem> Engine<F> {
@@ -42,8 +43,32 @@ impl<F: FileSystem> Engine<F> {
             return Err(Error::NotExclusive.into());
         }
         check_range(bytes.pos, bytes.length)?;
-        self.zero_by(file, bytes, state, |zeros, piece| {
-            Ok(self.write_counted(zeros, piece.physical, WriteDurability::Cached)?)
+        let by_writes = |start: u64, end: u64| {
+            self.zero_by(file, Range { pos: start, length: end - start }, state, |zeros, piece| {
+                Ok(self.write_counted(zeros, piece.physical, WriteDurability::Cached)?)
+            })
+        };
+        let block = u64::from(self.geometry.logical_block);
+        let (start, end) = (bytes.pos.next_multiple_of(block), bytes.end() / block * block);
+        if end.saturating_sub(start) <= ZEROS {
+            return by_writes(bytes.pos, bytes.end());
+        }
+        by_writes(bytes.pos, start)?;
+        self.zero_blocks(file, Range { pos: start, length: end - start }, state)?;
+        by_writes(end, bytes.end())
+    }
+
+    /// The same for whole blocks of the device, by its own way to make zeros.
+    fn zero_blocks(&self, file: &OpenFile<F>, bytes: Range, state: State) -> Result<(), F::Error> {
+        self.for_each_piece(file, bytes, |piece| {
+            if piece.state != state {
+                return Ok(());
+            }
+            self.device.write_zeros(piece.physical, piece.length).map_err(Error::from)?;
+            if self.capabilities.dax.is_none() {
+                self.counters.add(Counter::BytesWritten, piece.length);
+            }
+            Ok(())
         })
     }
 

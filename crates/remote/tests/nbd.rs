@@ -143,6 +143,62 @@ fn block_sizes_of_the_server_are_obeyed() {
     device.read_nowait(&mut buffer[..64 << 10], 0).unwrap();
 }
 
+/// Requests in nbdkit's log of this kind: bytes of each.
+fn logged(log: &std::path::Path, kind: &str) -> Vec<u64> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let counts = text.lines().filter(|line| line.contains(&format!(" {kind} id="))).map(|line| {
+        let (_, count) = line.split_once("count=0x").unwrap();
+        u64::from_str_radix(count.split_whitespace().next().unwrap(), 16).unwrap()
+    });
+    counts.collect()
+}
+
+#[test]
+fn zeros_are_requests_without_data_where_the_server_takes_them() {
+    needs!(Need::Tool("nbdkit"));
+    let scratch = Scratch::new(1 << 20);
+    let length = (130 << 20) + 4096;
+    for filter in ["fua", "nozero"] {
+        let log = scratch.file(filter);
+        let logfile = format!("logfile={}", log.display());
+        let server =
+            NbdServer::nbdkit(&["--filter=log", &format!("--filter={filter}"), "memory", "256M", &logfile]);
+        let device = writable(&server);
+        device.write_at(&[0xa5; 4096], 0, WriteDurability::Cached).unwrap();
+        device.write_at(&[0xa5; 8192], length, WriteDurability::Cached).unwrap();
+        device.write_zeros(4096, length).unwrap();
+        let mut found = [1; 12288];
+        device.read_at(&mut found, length - 4096).unwrap();
+        assert!(found[..8192] == [0; 8192] && found[8192..] == [0xa5; 4096], "{filter}");
+        device.read_at(&mut found[..8192], 0).unwrap();
+        assert!(found[..4096] == [0xa5; 4096] && found[4096..8192] == [0; 4096], "{filter}");
+        let takes = filter == "fua";
+        assert_eq!(has_note(&*device, "takes no request for zeros"), !takes);
+        let (zeros, writes) = (logged(&log, "Zero"), logged(&log, "Write"));
+        if takes {
+            assert_eq!((zeros, writes), (vec![64 << 20, 64 << 20, (2 << 20) + 4096], vec![4096, 8192]));
+            let log = std::fs::read_to_string(&log).unwrap();
+            let kept =
+                log.lines().filter(|line| line.contains(" Zero id=")).all(|line| line.contains("trim=0"));
+            assert!(kept, "the space stays: {log}");
+        } else {
+            assert_eq!((zeros.len(), writes.iter().sum::<u64>()), (0, length + 12288));
+        }
+    }
+    // Without flush, zeros too must be durable by themselves.
+    let log = scratch.file("through");
+    let logfile = format!("logfile={}", log.display());
+    let script = "case $1 in get_size) echo 1M;; can_write|can_zero) exit 0;; can_fua) echo native;; \
+                  can_flush|can_trim) exit 3;; pread) head -c $3 /dev/zero;; pwrite) cat >/dev/null;; \
+                  zero) exit 0;; *) exit 2;; esac";
+    let server = NbdServer::nbdkit(&["--filter=log", "eval", &logfile, &format!("missing={script}")]);
+    let device = writable(&server);
+    assert!(!device.capabilities().volatile_cache, "{:?}", device.describe());
+    device.write_zeros(0, 8192).unwrap();
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.lines().any(|line| line.contains("Zero id=") && line.contains("fua=1")), "{log}");
+}
+
 #[test]
 fn an_end_that_is_no_block_is_cut() {
     needs!(Need::Tool("nbdkit"));

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | flush | `fdatasync` | flush |
 //! | trim | frees the whole blocks inside | discard, if the device has it |
-//! | zeroes | unwritten blocks; written zeros with NO_HOLE, or if the map has no unwritten blocks | written zeros |
+//! | zeroes | unwritten blocks; written zeros with NO_HOLE, or if the map has none of those | by the device, alone |
 //! | any bytes | the library's calls for any bytes | read, change, write back, alone ([`crate::turns`]) |
 
 use crate::fault::Error;
@@ -263,6 +263,20 @@ impl Export {
     }
 
     fn write_zeros(&self, offset: u64, length: u64) -> uext4::Result<()> {
+        let (start, end) = (offset.next_multiple_of(self.block), (offset + length) & !(self.block - 1));
+        match &self.backing {
+            Backing::Device { device, turns } if start < end => {
+                self.copy_zeros(offset, start - offset)?;
+                self.copy_zeros(end, offset + length - end)?;
+                let _alone = turns.alone();
+                Ok(device.write_zeros(start, end - start)?)
+            }
+            _ => self.copy_zeros(offset, length),
+        }
+    }
+
+    /// The same by writes.
+    fn copy_zeros(&self, offset: u64, length: u64) -> uext4::Result<()> {
         let mut zeros = self.pool.take(ZEROS)?;
         zeros.fill(0);
         let (mut pos, end) = (offset, offset + length);

@@ -27,6 +27,10 @@ fn bytes_that_are_no_blocks_leave_the_others() {
     }
     assert_eq!(client.done(WRITE_ZEROES, 0, 100_001, 3_000), 0);
     model[100_001..103_001].fill(0);
+    for (at, length) in [(4096, 8192), (8191, 2), (20_480, 5), (30_001, 511), (40_959, 4098)] {
+        assert_eq!(client.done(WRITE_ZEROES, FUA, at as u64, length as u32), 0);
+        model[at..at + length].fill(0);
+    }
     assert_eq!(client.done(WRITE_ZEROES, FAST_ZERO, 0, 4096), ENOTSUP);
     assert_eq!(client.status(0, 0, 1 << 20), Ok(vec![(1 << 20, 0)]));
     served.end();
@@ -64,7 +68,7 @@ fn neighbours_in_a_block_do_not_undo_each_other() {
     served.end();
 }
 
-/// One connection writes a whole block, another some bytes of it: of the others, none is lost.
+/// One connection writes a whole block or makes it zeros, another writes some bytes of it: of the others, none is lost.
 #[test]
 fn a_write_of_some_bytes_does_not_undo_that_of_a_block() {
     let served = serve_slowly();
@@ -78,8 +82,11 @@ fn a_write_of_some_bytes_does_not_undo_that_of_a_block() {
         });
         let mut client = served.client(false);
         for round in 1..200_u64 {
-            let byte = (round % 251) as u8;
-            assert_eq!(client.write(0, 0, &[byte; 512]), 0);
+            let byte = if round % 3 == 0 { 0 } else { (round % 251) as u8 };
+            match byte {
+                0 => assert_eq!(client.done(WRITE_ZEROES, 0, 0, 512), 0),
+                _ => assert_eq!(client.write(0, 0, &[byte; 512]), 0),
+            }
             let read = client.read(0, 512).unwrap();
             if read[100..] != [byte; 412] {
                 over.store(true, Ordering::Relaxed);

@@ -23,6 +23,7 @@ pub fn conformance(device: &dyn Device) {
     wrong_requests_are_typed(device);
     fua_writes(device);
     discards(device);
+    zeros(device);
     for owner_driven in [false, true] {
         let options = |depth| QueueOptions { owner_driven, ..QueueOptions::depth(depth) };
         queue_round_trip(device, &options(16), None);
@@ -147,6 +148,33 @@ fn discards(device: &dyn Device) {
     for pos in [0, 8192] {
         device.read_at(&mut back, pos).unwrap();
         assert_eq!(&buf[..], &back[..], "{pos}");
+    }
+}
+
+/// Zeros in lengths from one block to 2 MiB, the bytes around them unchanged; wrong ranges are refused.
+fn zeros(device: &dyn Device) {
+    let pool = BufferPool::new(8 << 20).unwrap();
+    let size = block(device) as u64;
+    let (start, end) = (1 << 20, SIZE);
+    let mut before = pool.take((end - start) as usize).unwrap();
+    let mut found = pool.take(before.len()).unwrap();
+    for (pos, length) in
+        [(size, size), (3 * size, 5 * size), (0, 2 << 20), ((2 << 20) - size, (1 << 20) + size)]
+    {
+        pattern(pos, &mut before);
+        device.write_at(&before, start, WriteDurability::Cached).unwrap();
+        device.write_zeros(start + pos, length).unwrap();
+        device.flush().unwrap();
+        device.read_at(&mut found, start).unwrap();
+        before[pos as usize..(pos + length) as usize].fill(0);
+        assert!(before[..] == found[..], "{length} bytes of zeros at {pos}");
+    }
+    let last = device.geometry().size - size;
+    for (pos, length) in [(last, 2 * size), (device.geometry().size, size), (u64::MAX - size + 1, size)] {
+        assert!(matches!(device.write_zeros(pos, length), Err(Error::OutOfRange { .. })), "{pos}");
+    }
+    for (pos, length) in [(1, size), (start, 1), (start, 0)] {
+        assert!(matches!(device.write_zeros(pos, length), Err(Error::Misaligned { .. })), "{pos}");
     }
 }
 

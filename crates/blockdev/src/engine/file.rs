@@ -19,13 +19,13 @@ use super::budget::Budget;
 use super::lazy_pool::LazyPool;
 use super::probe::{self, Probed};
 use super::ring::{self, RingTarget};
-use super::sync_queue::{SyncQueue, discard, retry};
+use super::sync_queue::{SyncQueue, discard, retry, zero_blocks};
 use super::uring::UringQueue;
 use super::write_ring::WriteRing;
 use crate::own::{self, Claim};
 use crate::{
     Ask, Capabilities, Description, Device, Driving, Error, Geometry, Op, Process, Queue, QueueOptions,
-    Result, Store, WriteDurability, probes, sys,
+    Result, Store, WriteDurability, probes, sys, write_zeros,
 };
 use std::io;
 use std::ops::RangeInclusive;
@@ -460,6 +460,20 @@ impl Device for FileDevice {
         probes::around(Op::Flush, 0, 0, false, || {
             retry(|| Ok(rustix::fs::fdatasync(&self.file)?))
                 .map_err(|error| io_error(Op::Flush, 0, 0, errno_of(&error)))
+        })
+    }
+
+    /// Files get zeros: a zeroed range of a host file system is unwritten, and each later write would convert it.
+    fn write_zeros(&self, pos: u64, length: u64) -> Result<()> {
+        if !self.block {
+            return write_zeros(self, pos, length);
+        }
+        self.process.check()?;
+        self.capabilities.check_writable()?;
+        self.geometry.check(pos, length)?;
+        probes::around(Op::Write, pos, length, false, || {
+            zero_blocks(self.file.as_fd(), pos, length)
+                .map_err(|error| io_error(Op::Write, pos, length, errno_of(&error)))
         })
     }
 

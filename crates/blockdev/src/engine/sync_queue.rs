@@ -13,6 +13,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+/// Most bytes that the kernel is told to zero at once: it may write them itself, and only a fatal signal interrupts it.
+const ZEROED_MAX: u64 = 1 << 30;
+
 /// The queue.
 #[derive(Debug)]
 pub(super) struct SyncQueue {
@@ -110,6 +113,14 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
             other => return other,
         }
     }
+}
+
+/// Zeroes a range of a block device (`BLKZEROOUT`).
+pub(super) fn zero_blocks(file: BorrowedFd<'_>, pos: u64, length: u64) -> io::Result<()> {
+    (pos..pos + length).step_by(ZEROED_MAX as usize).try_for_each(|start| {
+        let part = ZEROED_MAX.min(pos + length - start);
+        retry(|| sys::zero_blocks(file, start, part))
+    })
 }
 
 /// Discards a range: `BLKDISCARD` on block devices, a punched hole in files.

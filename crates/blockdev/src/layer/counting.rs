@@ -244,6 +244,7 @@ impl fmt::Debug for CountingDevice {
 
 impl DeviceLayer for CountingDevice {
     const ATOMIC: bool = true;
+    const ZEROS: bool = true;
     const NOWAIT: Nowait = Nowait::Passes;
 
     fn inner(&self) -> &dyn Device {

@@ -112,6 +112,7 @@ impl LatencyDevice {
 }
 
 impl DeviceLayer for LatencyDevice {
+    const ZEROS: bool = true;
     const NOWAIT: Nowait = Nowait::Passes;
 
     fn inner(&self) -> &dyn Device {

@@ -69,6 +69,7 @@ impl MaskDevice {
 
 impl DeviceLayer for MaskDevice {
     const ATOMIC: bool = true;
+    const ZEROS: bool = true;
     const NOWAIT: Nowait = Nowait::Passes;
 
     fn inner(&self) -> &dyn Device {

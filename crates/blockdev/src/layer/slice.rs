@@ -29,6 +29,7 @@ impl SliceDevice {
 
 impl DeviceLayer for SliceDevice {
     const ATOMIC: bool = true;
+    const ZEROS: bool = true;
     const NOWAIT: Nowait = Nowait::Passes;
 
     fn inner(&self) -> &dyn Device {

@@ -7,7 +7,7 @@ use super::wake::Wake;
 use crate::engine::DoneRing;
 use crate::{
     Capabilities, Cost, Description, Device, DeviceQueue, Done, Error, Full, Geometry, Op, Priority, Queue,
-    QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability,
+    QueueFacts, QueueOptions, Request, Result, Wait, WriteDurability, write_zeros,
 };
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -73,6 +73,10 @@ pub trait DeviceLayer: Send + Sync + fmt::Debug {
     /// Whether a write that the inner device does not tear is not torn here either: the layer passes it on in one
     /// piece.
     const ATOMIC: bool = false;
+
+    /// Whether [`Device::write_zeros`] is passed on, which [`DeviceLayer::run`] sees as one write. Otherwise the layer
+    /// gets writes of zeros.
+    const ZEROS: bool = false;
 
     /// The device inside.
     fn inner(&self) -> &dyn Device;
@@ -227,6 +231,14 @@ impl<L: DeviceLayer> Device for L {
 
     fn merges_flushes(&self) -> bool {
         DeviceLayer::merges_flushes(self)
+    }
+
+    fn write_zeros(&self, pos: u64, length: u64) -> Result<()> {
+        if !L::ZEROS {
+            return write_zeros(self, pos, length);
+        }
+        let inner_pos = self.position(pos, length)?;
+        self.run(What::call(Op::Write, pos, length), |inner| inner.write_zeros(inner_pos, length))
     }
 
     fn discard(&self, pos: u64, length: u64) -> Result<()> {

@@ -19,13 +19,9 @@ use crate::inode::draft::Draft;
 use crate::inode::edit::Change;
 use crate::map::edit::{self, Form};
 use std::ops::Range;
-use uext4_blockdev::{BufferPool, WriteDurability};
 use uext4_iomap::{Run, State};
 use uext4_ondisk::ext4::{DIRECT_POINTERS, Extent};
 use uext4_ondisk::{Lblk, Pblk};
-
-/// Most bytes zeroed at a time.
-const ZEROS: u64 = 64 * 1024;
 
 /// A hole to fill, and the preferred place of its first block.
 struct Hole {
@@ -139,16 +135,8 @@ impl Files<'_> {
     /// Zeroes blocks on the device. They belong to this file, but are not mapped yet.
     fn zero_blocks(&self, first: Pblk, count: u64) -> Result<()> {
         let size = u64::from(self.state.superblock.geometry.block_size());
-        let (mut pos, end) = (first.get() * size, (first.get() + count) * size);
-        let step = ZEROS.max(size).min(end - pos);
-        let mut zeros = BufferPool::new(step as usize)?.take(step as usize)?;
-        zeros.fill(0);
-        while pos < end {
-            let part = step.min(end - pos);
-            self.state.cache.device().write_at(&zeros[..part as usize], pos, WriteDurability::Cached)?;
-            self.state.written.add(part);
-            pos += part;
-        }
+        self.state.cache.device().write_zeros(first.get() * size, count * size)?;
+        self.state.written.add(count * size);
         Ok(())
     }
 

@@ -107,15 +107,7 @@ impl<'d> Writer<'d> {
     fn overwrite(&mut self, pos: u64, length: u64) -> Written<()> {
         // Keep the order: data buffered so far is written before the zeros, later data after them.
         self.send()?;
-        let mut buffer = BufferPool::new(REQUEST)?.take(REQUEST)?;
-        buffer.fill(0);
-        let (mut at, end) = (pos, pos + length);
-        while at < end {
-            let piece = (end - at).min(REQUEST as u64);
-            self.device.write_at(&buffer[..piece as usize], at, WriteDurability::Cached)?;
-            at += piece;
-        }
-        Ok(())
+        Ok(self.device.write_zeros(pos, length)?)
     }
 
     /// Writes bytes that are no whole block.

@@ -20,6 +20,8 @@ pub(super) const LIBRARY: Named =
 const TLS_REQUIRE: c_int = 2;
 /// `LIBNBD_CMD_FLAG_FUA`.
 const FLAG_FUA: u32 = 1;
+/// `LIBNBD_CMD_FLAG_NO_HOLE`: the range keeps its space on the server.
+const FLAG_NO_HOLE: u32 = 2;
 /// `LIBNBD_AIO_DIRECTION_WRITE`.
 const DIRECTION_WRITE: c_int = 2;
 
@@ -76,11 +78,13 @@ functions! {
     can_flush: fn(*mut Raw) -> c_int;
     can_fua: fn(*mut Raw) -> c_int;
     can_trim: fn(*mut Raw) -> c_int;
+    can_zero: fn(*mut Raw) -> c_int;
     can_multi_conn: fn(*mut Raw) -> c_int;
     aio_pread: fn(*mut Raw, *mut c_void, usize, u64, Completion, u32) -> i64;
     aio_pwrite: fn(*mut Raw, *const c_void, usize, u64, Completion, u32) -> i64;
     aio_flush: fn(*mut Raw, Completion, u32) -> i64;
     aio_trim: fn(*mut Raw, u64, u64, Completion, u32) -> i64;
+    aio_zero: fn(*mut Raw, u64, u64, Completion, u32) -> i64;
     aio_disconnect: fn(*mut Raw, u32) -> c_int;
     aio_get_fd: fn(*mut Raw) -> c_int;
     aio_get_direction: fn(*mut Raw) -> u32;
@@ -305,6 +309,10 @@ impl Handle {
         self.flag(call!(self, can_trim))
     }
 
+    pub(super) fn can_zero(&self) -> Answer<bool> {
+        self.flag(call!(self, can_zero))
+    }
+
     pub(super) fn can_multi_conn(&self) -> Answer<bool> {
         self.flag(call!(self, can_multi_conn))
     }
@@ -407,6 +415,24 @@ impl Handle {
     /// As of [`Handle::read`], about `told`.
     pub(super) unsafe fn trim<T: Told>(&self, pos: u64, length: u64, told: *const T) -> Answer<()> {
         self.sent(call!(self, aio_trim, length, pos, completion(told), 0))
+    }
+
+    /// Makes a range of less than 4 GiB zeros, as a write of them would.
+    ///
+    /// # Errors
+    /// As of [`Handle::read`].
+    ///
+    /// # Safety
+    /// As of [`Handle::read`], about `told`.
+    pub(super) unsafe fn zero<T: Told>(
+        &self,
+        pos: u64,
+        length: u64,
+        fua: bool,
+        told: *const T,
+    ) -> Answer<()> {
+        let flags = FLAG_NO_HOLE | if fua { FLAG_FUA } else { 0 };
+        self.sent(call!(self, aio_zero, length, pos, completion(told), flags))
     }
 
     #[inline]

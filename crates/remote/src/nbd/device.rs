@@ -8,7 +8,7 @@ use std::sync::Arc;
 use uext4_blockdev::spec::DeviceSpec;
 use uext4_blockdev::{
     Capabilities, Description, Device, Driving, Error, Geometry, Memory, Op, OpenOptions, Priority, Queue,
-    QueueOptions, Request, Result, Sharing, WriteDurability,
+    QueueOptions, Request, Result, Sharing, WriteDurability, write_zeros,
 };
 
 use super::target::Target;
@@ -33,6 +33,8 @@ struct Call {
     pos: u64,
     length: u64,
     memory: Memory,
+    /// A write without memory, of zeros.
+    zeros: bool,
 }
 
 impl NbdDevice {
@@ -77,8 +79,11 @@ impl NbdDevice {
                 memory,
                 tag: 0,
             };
-            // SAFETY: a part of the caller's memory.
-            let result = unsafe { self.pool.call(request) }?;
+            let result = match call.zeros {
+                true => self.pool.call_zeros(request),
+                // SAFETY: a part of the caller's memory.
+                false => unsafe { self.pool.call(request) },
+            }?;
             if result < 0 {
                 self.pool.check(call.op.name())?;
                 let Call { op, pos, length, .. } = call;
@@ -93,7 +98,7 @@ impl NbdDevice {
 
     fn read(&self, buf: &mut [u8], pos: u64) -> Result<()> {
         let memory = Memory { address: NonNull::from(&mut *buf).cast(), registered: None };
-        let call = Call { op: Op::Read, fua: false, pos, length: buf.len() as u64, memory };
+        let call = Call { op: Op::Read, fua: false, pos, length: buf.len() as u64, memory, zeros: false };
         // SAFETY: the borrow lasts as long as the call.
         unsafe { self.carry_out(call) }
     }
@@ -107,7 +112,7 @@ impl NbdDevice {
         // Without a volatile cache a plain write is what FUA amounts to.
         let fua = fua && self.capabilities.fua;
         let memory = Memory { address: NonNull::from(buf).cast(), registered: None };
-        let call = Call { op: Op::Write, fua, pos, length: buf.len() as u64, memory };
+        let call = Call { op: Op::Write, fua, pos, length: buf.len() as u64, memory, zeros: false };
         // SAFETY: the borrow lasts as long as the call, and the memory of a write is only read.
         unsafe { self.carry_out(call) }
     }
@@ -181,8 +186,19 @@ impl Device for NbdDevice {
             self.pool.process.check()?;
             return self.pool.check(Op::Flush.name());
         }
-        let call = Call { op: Op::Flush, fua: false, pos: 0, length: 0, memory: Memory::NONE };
+        let call = Call { op: Op::Flush, fua: false, pos: 0, length: 0, memory: Memory::NONE, zeros: false };
         // SAFETY: a flush has no memory.
+        unsafe { self.carry_out(call) }
+    }
+
+    fn write_zeros(&self, pos: u64, length: u64) -> Result<()> {
+        self.pool.geometry.check(pos, length)?;
+        self.check_writable()?;
+        if !self.pool.facts.zero {
+            return write_zeros(self, pos, length);
+        }
+        let call = Call { op: Op::Write, fua: false, pos, length, memory: Memory::NONE, zeros: true };
+        // SAFETY: zeros have no memory.
         unsafe { self.carry_out(call) }
     }
 
@@ -192,7 +208,7 @@ impl Device for NbdDevice {
         if !self.capabilities.discard {
             return Err(Error::Unsupported("a discard: the server takes none".into()));
         }
-        let call = Call { op: Op::Discard, fua: false, pos, length, memory: Memory::NONE };
+        let call = Call { op: Op::Discard, fua: false, pos, length, memory: Memory::NONE, zeros: false };
         // SAFETY: a discard has no memory.
         unsafe { self.carry_out(call) }
     }

@@ -9,6 +9,9 @@ const MAXIMUM: u64 = 32 << 20;
 /// Largest part of a discard, bytes: it has no data, so the server's largest request does not bound it.
 const DISCARD: u32 = 1 << 30;
 
+/// Largest part of a range of zeros, bytes: it has no data either, but a server may have to write them.
+const ZEROS: u32 = 64 << 20;
+
 /// Most bytes of one block.
 const BLOCK_MAX: u64 = 64 << 10;
 
@@ -23,6 +26,7 @@ pub(super) struct Facts {
     pub(super) flush: bool,
     fua: bool,
     trim: bool,
+    pub(super) zero: bool,
     pub(super) multi_conn: bool,
     tls: bool,
     protocol: String,
@@ -40,6 +44,7 @@ impl Facts {
             flush: handle.can_flush()?,
             fua: handle.can_fua()?,
             trim: handle.can_trim()?,
+            zero: handle.can_zero()?,
             multi_conn: handle.can_multi_conn()?,
             tls: handle.has_tls()?,
             protocol: handle.protocol()?,
@@ -99,6 +104,11 @@ impl Facts {
         DISCARD
     }
 
+    /// Most bytes of a range of zeros.
+    pub(super) fn zeros_max(&self) -> u32 {
+        ZEROS
+    }
+
     /// Whether a later connection has found the same export.
     pub(super) fn is_same(&self, later: &Facts) -> bool {
         self == later
@@ -122,6 +132,9 @@ impl Facts {
         notes.extend(self.durability().map(str::to_owned));
         if !self.trim {
             notes.push("the server takes no discards".into());
+        }
+        if !self.zero && !self.read_only {
+            notes.push("the server takes no request for zeros: they are written".into());
         }
         notes.push("no lock keeps other clients of the server away: see multi-mount protection".into());
         notes
@@ -154,6 +167,7 @@ mod tests {
             flush: true,
             fua: true,
             trim: true,
+            zero: true,
             multi_conn: true,
             tls: false,
             protocol: "newstyle-fixed".into(),

@@ -63,6 +63,8 @@ impl Told for Ticket {
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     request: Request,
+    /// A write without memory, of zeros.
+    zeros: bool,
     /// Bytes that pieces were made of; 1 for a flush that is sent.
     begun: u32,
     /// Pieces in flight.
@@ -76,6 +78,7 @@ struct Slot {
 pub(super) struct Limits {
     pub(super) transfer: u32,
     pub(super) discard: u32,
+    pub(super) zeros: u32,
     /// Every write carries FUA.
     pub(super) write_through: bool,
 }
@@ -144,10 +147,20 @@ impl Lane {
     /// As of [`DeviceQueue::push`](uext4_blockdev::DeviceQueue::push).
     #[inline]
     pub(super) unsafe fn start(&mut self, request: Request) {
+        self.enter(Slot { request, ..Slot::EMPTY });
+    }
+
+    /// The same for a write of zeros, whose memory is not used.
+    pub(super) fn start_zeros(&mut self, request: Request) {
+        self.enter(Slot { request, zeros: true, ..Slot::EMPTY });
+    }
+
+    #[inline]
+    fn enter(&mut self, slot: Slot) {
         let Some(index) = self.free.pop() else {
-            return self.answer(request.tag, -libc::EAGAIN);
+            return self.answer(slot.request.tag, -libc::EAGAIN);
         };
-        self.slots[index as usize] = Slot { request, begun: 0, flying: 0, errno: 0 };
+        self.slots[index as usize] = slot;
         self.go_on(index);
     }
 
@@ -171,11 +184,12 @@ impl Lane {
             let fua = slot.request.fua || self.limits.write_through;
             slot.flying += 1;
             self.flying += 1;
-            // SAFETY: the piece is part of the memory of a request that has not completed. The ticket stays where it is
-            // until the lane is dropped, which waits for every piece.
+            // SAFETY: the piece is part of the memory of a request that has not completed, and not used if that has
+            // none. The ticket stays where it is until the lane is dropped, which waits for every piece.
             let sent = unsafe {
                 match slot.request.op {
                     Op::Read => handle.read(piece, ticket),
+                    Op::Write if slot.zeros => handle.zero(piece.pos, u64::from(length), fua, ticket),
                     Op::Write => handle.write(piece, fua, ticket),
                     Op::Flush => handle.flush(ticket),
                     Op::Discard => handle.trim(piece.pos, u64::from(length), ticket),
@@ -343,6 +357,7 @@ impl Slot {
             memory: uext4_blockdev::Memory::NONE,
             tag: 0,
         },
+        zeros: false,
         begun: 0,
         flying: 0,
         errno: 0,
@@ -359,6 +374,7 @@ impl Slot {
     fn next(&self, limits: &Limits) -> u32 {
         let most = match self.request.op {
             Op::Discard => limits.discard,
+            Op::Write if self.zeros => limits.zeros,
             _ => limits.transfer,
         };
         (self.goal() - self.begun).min(most)

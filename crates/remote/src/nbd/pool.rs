@@ -87,6 +87,7 @@ impl Pool {
         let limits = Limits {
             transfer: facts.transfer_max(&geometry),
             discard: facts.discard_max(),
+            zeros: facts.zeros_max(),
             write_through: facts.writes_through(),
         };
         let lost = Arc::new(Lost::default());
@@ -172,7 +173,7 @@ impl Pool {
             tag: 0,
         };
         // SAFETY: the memory outlives the call, and nothing else uses it.
-        let answered = unsafe { self.call_on(first, request) };
+        let answered = self.call_on(first, |lane| unsafe { lane.start(request) });
         match answered {
             Ok(result) if result >= 0 => Ok(Member::new(another)),
             Ok(errno) => Err(refused(format!("the first connection answers with error {}", -errno))),
@@ -187,19 +188,23 @@ impl Pool {
     pub(super) unsafe fn call(&self, request: Request) -> Result<i32> {
         let seat = self.sit();
         // SAFETY: passed on.
-        unsafe { self.call_on(&seat.0, request) }
+        self.call_on(&seat.0, |lane| unsafe { lane.start(request) })
     }
 
-    /// # Safety
-    /// As of [`Pool::call`].
-    unsafe fn call_on(&self, member: &Member, request: Request) -> Result<i32> {
+    /// The same for a write of zeros, whose memory is not used.
+    pub(super) fn call_zeros(&self, request: Request) -> Result<i32> {
+        let seat = self.sit();
+        self.call_on(&seat.0, |lane| lane.start_zeros(request))
+    }
+
+    /// Waits for the answer of the one request that is started.
+    fn call_on(&self, member: &Member, start: impl FnOnce(&mut Lane)) -> Result<i32> {
         let idle = member.idle.lock().pop();
         let mut lane = match idle {
             Some(lane) => lane,
             None => Lane::new(member.connection.clone(), 1, self.limits)?,
         };
-        // SAFETY: the caller's promise; the loop ends when the request has completed.
-        unsafe { lane.start(request) };
+        start(&mut lane);
         loop {
             lane.collect();
             if let Some(done) = lane.take() {

@@ -21,6 +21,12 @@ type Callback = unsafe extern "C" fn(Handle, *mut c_void);
 /// The callback of `rbd_diff_iterate2`: position, length, whether there is data, argument.
 type Extent = unsafe extern "C" fn(u64, size_t, c_int, *mut c_void) -> c_int;
 
+/// The signature of `rbd_write_zeroes`: position, length, flags of zeros, flags of requests.
+type WriteZeroes = unsafe extern "C" fn(Handle, u64, size_t, c_int, c_int) -> ssize_t;
+
+/// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`: the range keeps its objects, or gets them.
+const THICK_PROVISION: c_int = 1;
+
 /// `rbd_image_info_t`.
 #[repr(C)]
 struct ImageInfo {
@@ -69,6 +75,8 @@ macro_rules! functions {
         /// The functions, by their names in C.
         struct Functions {
             $($($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
+            /// Since Ceph 16.
+            rbd_write_zeroes: Option<WriteZeroes>,
         }
 
         impl Functions {
@@ -77,6 +85,8 @@ macro_rules! functions {
                 Ok(Functions {
                     // SAFETY: the signatures below are those of the headers.
                     $($($name: unsafe { libraries.$library.function(stringify!($name)) }?,)*)*
+                    // SAFETY: as above.
+                    rbd_write_zeroes: unsafe { librbd.function("rbd_write_zeroes") }.ok(),
                 })
             }
         }
@@ -421,6 +431,19 @@ impl Image {
     pub(super) fn flush(&self) -> Answer<()> {
         // SAFETY: the handle lives as long as `self`.
         answer(unsafe { (self.functions().rbd_flush)(self.handle) })
+    }
+
+    /// Whether [`Image::write_zeros`] is there.
+    pub(super) fn can_zero(&self) -> bool {
+        self.functions().rbd_write_zeroes.is_some()
+    }
+
+    /// Makes the range zeros, as a write of them would, and returns how many bytes it was.
+    pub(super) fn write_zeros(&self, pos: u64, length: usize) -> Answer<usize> {
+        let function = self.functions().rbd_write_zeroes.ok_or(Errno(libc::EOPNOTSUPP))?;
+        // SAFETY: the handle lives as long as `self`.
+        let written = unsafe { function(self.handle, pos, length, THICK_PROVISION, 0) };
+        usize::try_from(written).map_err(|_| Errno(negated(written)))
     }
 
     /// Tells that the range is unused.

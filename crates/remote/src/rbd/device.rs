@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use uext4_blockdev::{
     Capabilities, Description, Device, Driving, Error, Geometry, Op, Process, Queue, QueueOptions, Result,
-    Sharing, WriteDurability,
+    Sharing, WriteDurability, write_zeros,
 };
 
 /// The shortest range in bytes about which the cluster is asked whether it has data.
 const ASKED_FROM: u64 = 32 << 20;
+
+/// Most bytes of a request for zeros.
+const ZEROED_MAX: u64 = 64 << 20;
 
 /// What was found when it was opened.
 #[derive(Debug)]
@@ -180,6 +183,21 @@ impl Device for RbdDevice {
         }
         let done = self.shared.run(Op::Write, pos, buf.len(), |image| image.write(buf, pos))?;
         self.whole(Op::Write, pos, buf.len(), done)
+    }
+
+    fn write_zeros(&self, pos: u64, length: u64) -> Result<()> {
+        self.shared.process.check()?;
+        self.check_writable()?;
+        self.geometry().check(pos, length)?;
+        if !self.shared.image().is_ok_and(Image::can_zero) {
+            return write_zeros(self, pos, length);
+        }
+        for start in (pos..pos + length).step_by(ZEROED_MAX as usize) {
+            let part = ZEROED_MAX.min(pos + length - start) as usize;
+            let done = self.shared.run(Op::Write, start, part, |image| image.write_zeros(start, part))?;
+            self.whole(Op::Write, start, part, done)?;
+        }
+        Ok(())
     }
 
     fn flush(&self) -> Result<()> {
