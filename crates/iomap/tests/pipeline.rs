@@ -536,3 +536,31 @@ fn threads_in_the_same_blocks_lose_nothing() {
         }
     }
 }
+
+/// Short ranges by writes, long ones by the device, both with edges that are no blocks of it.
+#[test]
+fn zeros_are_made_where_blocks_are_in_the_state_and_nowhere_else() {
+    let shape = "wuw.wwwu".repeat(14);
+    let size = shape.len() as u64 * BLOCK;
+    for (state, range) in [
+        (State::Written, 1000..size - BLOCK - 1000),
+        (State::Written, 5 * BLOCK + 1..7 * BLOCK - 511),
+        (State::Written, 0..size),
+        (State::Unwritten, BLOCK..size - 2 * BLOCK),
+    ] {
+        let ground = ground(&shape, size, MapKind::Extents, false);
+        let file = ground.file(Switches::ON);
+        let held = ground.engine.lock_exclusive(&file, true).unwrap();
+        let bytes = uext4_iomap::Range { pos: range.start, length: range.end - range.start };
+        ground.engine.zero(&file, &held, bytes, state).unwrap();
+        drop(held);
+        for (block, letter) in (0..).zip(shape.bytes()) {
+            let Some((found, data)) = ground.block(block) else { continue };
+            for (at, byte) in (block * BLOCK..).zip(&data) {
+                let before = if letter == b'w' { 1 } else { GARBAGE };
+                let wanted = if found == state && range.contains(&at) { 0 } else { before };
+                assert_eq!(*byte, wanted, "{state:?} {range:?}: byte {at}");
+            }
+        }
+    }
+}

@@ -452,6 +452,14 @@ impl Ground {
         bytes
     }
 
+    /// The state of a block of the file, and what the device has there.
+    pub fn block(&self, block: u64) -> Option<(State, Vec<u8>)> {
+        let &(place, state) = self.inode.truth.lock().blocks.get(&block)?;
+        let mut data = memory(BLOCK as usize, 0);
+        self.engine.fs().device.read_at(&mut data, place * BLOCK).unwrap();
+        Some((state, data.to_vec()))
+    }
+
     /// Nothing is under way any more: whatever that left behind is told.
     pub fn check_quiet(&self) {
         let state = &self.inode.state;
