@@ -3,6 +3,7 @@
 mod conformance;
 mod nbd;
 mod nbd_lost;
+mod nbd_tls;
 mod rbd;
 mod rbd_fork;
 mod rbd_locks;
