@@ -10,7 +10,7 @@ each=${SECONDS_EACH:-300} jobs=${JOBS:-2} seed=${SEED:-$(date +%s)}
 host=$(rustc -vV | sed -n 's/^host: //p')
 . scripts/target.sh
 out=$target/fuzz
-targets=${TARGETS:-open_walk_read recovery overwrite check operate gather disk_image}
+targets=${TARGETS:-open_walk_read recovery overwrite check operate gather disk_image nbd_client}
 
 # What cargo-fuzz passes, without a sanitizer: unsafe code is behind few doors, and overflow checks and debug
 # assertions are on.

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use uext4_hostile::targets::TARGETS;
-use uext4_hostile::{budget, disk_image, gather, images};
+use uext4_hostile::{budget, disk_image, gather, images, nbd_client};
 use uext4_testkit::{Need, Scratch, needs, oracle};
 
 #[test]
@@ -52,6 +52,22 @@ fn kept_disk_images_are_read_or_refused() {
     });
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(opened > 100 && changed > 50, "{opened} opened, {changed} changed");
+}
+
+/// Clients that say anything to a server.
+#[test]
+fn kept_clients_are_answered_or_left() {
+    uext4_testkit::own_process!();
+    needs!(Need::Tool("zstd"), Need::Tool("tar"), Need::Tool("mke2fs"));
+    let (mut requests, mut answered) = (0, 0);
+    let failures = each("nbd_client", |input| {
+        let outcome = nbd_client::run(input);
+        requests += outcome.requests;
+        answered += usize::from(outcome.answered > 1000);
+        Ok(())
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(requests > 100 && answered > 50, "{requests} requests, {answered} clients with many answers");
 }
 
 /// Without a patch each is read and, if it is qcow2, changed.
