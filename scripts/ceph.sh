@@ -9,7 +9,8 @@
 #   ceph.sh kill-osd DIR   stops the OSD as a crash does; `start-osd DIR` starts it again
 #
 # Environment: CEPH_OSD_BYTES: size of the sparse file of the OSD (6 GiB). CEPH_WATCH_SECONDS: after how long a client
-# that died is forgotten (30).
+# that died is forgotten (30). CEPH_AUTH=cephx: users have keys, client.admin in DIR/keyring, others in
+# DIR/client.NAME.keyring.
 set -eu
 
 say() { echo "ceph.sh: $*" >&2; }
@@ -40,9 +41,9 @@ configure() {
 fsid = $fsid
 mon host = $monitors
 public network = 127.0.0.1/32
-auth cluster required = none
-auth service required = none
-auth client required = none
+auth cluster required = $auth
+auth service required = $auth
+auth client required = $auth
 auth allow insecure global id reclaim = false
 osd pool default size = 1
 osd pool default min size = 1
@@ -58,6 +59,7 @@ admin socket = $dir/run/\$name.asok
 pid file = $dir/run/\$name.pid
 keyring = $dir/keyring
 [client]
+keyring = $dir/\$name.keyring,$dir/keyring
 log file =
 admin socket =
 pid file =
@@ -68,8 +70,10 @@ mon data avail warn = 2
 mgr initial modules =
 [mgr]
 mgr data = $dir/mgr
+keyring = $dir/mgr/keyring
 [osd]
 osd data = $dir/osd
+keyring = $dir/osd/keyring
 osd client watch timeout = ${CEPH_WATCH_SECONDS:-30}
 osd objectstore = bluestore
 bluestore block size = ${CEPH_OSD_BYTES:-6442450944}
@@ -80,6 +84,21 @@ osd class default list = *
 CONF
 }
 
+# Keys of the monitor and of client.admin, before there is a monitor.
+first_keys() {
+    ceph-authtool --create-keyring "$dir/keyring" --gen-key -n client.admin \
+        --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
+    ceph-authtool --create-keyring "$dir/mon.keyring" --gen-key -n mon. --cap mon 'allow *'
+    ceph-authtool "$dir/mon.keyring" --import-keyring "$dir/keyring"
+}
+
+# Those of the manager and of the OSD, given by the monitor.
+further_keys() {
+    ceph auth get-or-create mgr.x mon 'allow profile mgr' osd 'allow *' -o "$dir/mgr/keyring"
+    ceph auth get-or-create osd.0 mon 'allow profile osd' mgr 'allow profile osd' osd 'allow *' \
+        -o "$dir/osd/keyring"
+}
+
 start_osd() {
     ceph-osd -i 0 >>"$dir/log/start" 2>&1 || die "the OSD does not start: see $dir/log"
 }
@@ -87,11 +106,13 @@ start_osd() {
 start() {
     local uuid
     monmaptool --create --fsid "$fsid" --addv a "$monitors" "$dir/monmap" >>"$dir/log/start" 2>&1
-    ceph-mon -i a --mkfs --monmap "$dir/monmap" >>"$dir/log/start" 2>&1
+    [ $auth = none ] || first_keys >>"$dir/log/start" 2>&1
+    ceph-mon -i a --mkfs --monmap "$dir/monmap" --keyring "$dir/mon.keyring" >>"$dir/log/start" 2>&1
     ceph-mon -i a >>"$dir/log/start" 2>&1
     within 30 ceph --connect-timeout 2 quorum_status || die "the monitor does not answer: see $dir/log"
     uuid=$(cat /proc/sys/kernel/random/uuid)
     ceph osd new "$uuid" 0 >>"$dir/log/start" 2>&1
+    [ $auth = none ] || further_keys >>"$dir/log/start" 2>&1
     ceph-mgr -i x >>"$dir/log/start" 2>&1
     ceph-osd -i 0 --mkfs --osd-uuid "$uuid" --no-mon-config >>"$dir/log/start" 2>&1
     start_osd
@@ -127,7 +148,7 @@ watch_over() {
 }
 
 [ $# -ge 2 ] || die "usage: ceph.sh up DIR [PID] | down DIR | kill-osd DIR | start-osd DIR"
-dir=$(realpath -m "$2")
+dir=$(realpath -m "$2") auth=${CEPH_AUTH:-none}
 export CEPH_CONF="$dir/ceph.conf"
 case $1 in
 up)
@@ -136,7 +157,7 @@ up)
     done
     mkdir "$dir" || die "$dir exists: is a cluster running in it?"
     mkdir "$dir"/mon "$dir"/mgr "$dir"/osd "$dir"/run "$dir"/log
-    touch "$dir/keyring"
+    touch "$dir"/{,mon.,mgr/,osd/}keyring
     trap 'stop' ERR INT TERM
     trap 'code=$?; [ $code = 0 ] || stop' EXIT
     configure

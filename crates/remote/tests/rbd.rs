@@ -181,7 +181,7 @@ fn a_namespace_is_part_of_the_name() {
     ceph.run("rbd", &["rm", "--no-progress", "rbd/apart/image"]);
 }
 
-fn refusal(spec: &str) -> (i32, String) {
+pub(crate) fn refusal(spec: &str) -> (i32, String) {
     match open(spec, true, false) {
         Err(Error::Remote { device, action, reason, errno }) => {
             assert_eq!(device, spec);

@@ -6,4 +6,5 @@ mod nbd_lost;
 mod nbd_tls;
 mod rbd;
 mod rbd_fork;
+mod rbd_keys;
 mod rbd_locks;

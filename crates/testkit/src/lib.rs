@@ -29,7 +29,8 @@ mod volume;
 pub use digest::SparseDigest;
 pub use flight::Flight;
 pub use guard::{
-    Ceph, CuttingRelay, KernelMount, LoopDevice, LoopOptions, Mount, NbdServer, RbdImage, Tmpfs, Zram,
+    Ceph, CephWithKeys, CuttingRelay, KernelMount, LoopDevice, LoopOptions, Mount, NbdServer, RbdImage,
+    Tmpfs, Zram,
 };
 pub use manifest::{Entry, Kind, Manifest, manifest};
 pub use oracle::{debugfs, dumpe2fs, e2fsck_clean, mke2fs};

@@ -67,8 +67,20 @@ impl Ceph {
         Ceph { _lock: Some(lock), ..ceph }
     }
 
+    /// A cluster of the caller's own whose users have keys, ended on drop.
+    pub fn with_keys() -> CephWithKeys {
+        let dir = std::env::temp_dir().join(format!("uext4-ceph-keys-{}", std::process::id()));
+        let ceph = Ceph { dir, _lock: None };
+        ceph.script_with(&["up"], &[&std::process::id().to_string()], "cephx");
+        CephWithKeys(ceph)
+    }
+
     /// `scripts/ceph.sh COMMAND DIR MORE`.
     fn script(&self, command: &[&str], more: &[&str]) {
+        self.script_with(command, more, "none");
+    }
+
+    fn script_with(&self, command: &[&str], more: &[&str], auth: &str) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph.sh");
         let output = Command::new(script)
             .args(command)
@@ -76,6 +88,7 @@ impl Ceph {
             .args(more)
             // Clients that died are forgotten sooner than after 30 seconds.
             .env("CEPH_WATCH_SECONDS", "6")
+            .env("CEPH_AUTH", auth)
             .output()
             .expect("scripts/ceph.sh runs");
         assert!(output.status.success(), "ceph.sh {command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -121,6 +134,33 @@ impl Ceph {
         let size = format!("{mib}M");
         self.run("rbd", &[&["create", "--size", &size, &name], options].concat());
         RbdImage { ceph: self, name }
+    }
+}
+
+/// See [`Ceph::with_keys`].
+#[derive(Debug)]
+pub struct CephWithKeys(Ceph);
+
+impl std::ops::Deref for CephWithKeys {
+    type Target = Ceph;
+
+    fn deref(&self) -> &Ceph {
+        &self.0
+    }
+}
+
+impl CephWithKeys {
+    /// Makes the user `client.NAME` with these rights, and keeps its key where clients look for it.
+    pub fn add_user(&self, name: &str, rights: &[&str]) {
+        let user = format!("client.{name}");
+        let file = self.0.dir.join(format!("{user}.keyring")).display().to_string();
+        self.run("ceph", &[&["auth", "get-or-create", &user][..], rights, &["-o", &file]].concat());
+    }
+}
+
+impl Drop for CephWithKeys {
+    fn drop(&mut self) {
+        self.0.script(&["down"], &[]);
     }
 }
 

@@ -11,7 +11,7 @@ mod mount;
 mod nbd;
 mod zram;
 
-pub use ceph::{Ceph, RbdImage};
+pub use ceph::{Ceph, CephWithKeys, RbdImage};
 pub use lock::{MachineLock, machine_lock};
 pub use loopdev::{LoopDevice, LoopOptions};
 pub use mount::{KernelMount, Mount, Tmpfs};
