@@ -5,6 +5,7 @@ mod common;
 mod cost;
 mod crash;
 mod discard;
+mod faults;
 mod hostile;
 mod kinds;
 mod locks;
