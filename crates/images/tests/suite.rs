@@ -11,5 +11,6 @@ mod kinds;
 mod locks;
 mod model;
 mod names;
+mod tables;
 mod tools;
 mod vmdk;
