@@ -146,10 +146,12 @@ fn a_freed_place_waits_for_requests_in_flight() {
     drop(device);
 }
 
+type Call = Box<dyn FnOnce() + Send>;
+
 /// A device that does something before the next discard reaches it.
 struct Meanwhile {
     inner: Arc<dyn Device>,
-    call: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    call: Arc<Mutex<Option<Call>>>,
 }
 
 impl std::fmt::Debug for Meanwhile {
@@ -182,7 +184,7 @@ fn a_place_is_a_hole_before_it_serves_again() {
     let image = scratch.file("disk.qcow2");
     make(&image, "cluster_size=4096", "1M");
     io(&image, &["write -P 1 0 64k"]);
-    let call = Arc::new(Mutex::new(None::<Box<dyn FnOnce() + Send>>));
+    let call = Arc::new(Mutex::new(None::<Call>));
     let file = Meanwhile { inner: loaded(&image, 2 << 20), call: Arc::clone(&call) };
     let device = open_in(DeviceFile::new(Arc::new(file)), &image, true).unwrap();
     let other = Arc::clone(&device);
