@@ -3,40 +3,63 @@
 //! A view of the buffer protocol pins the memory: as long as it is held, its object can be neither freed nor resized.
 #![allow(unsafe_code, reason = "memory that Python describes")]
 
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ptr::NonNull;
 use uext4::Buffer;
 
-/// Pinned memory of a Python object.
-pub(crate) struct Pinned(PyUntypedBuffer);
+/// Pinned memory of a Python object, of any shape: `pyo3::buffer` has none for what has no dimensions, such as
+/// structures of ctypes.
+pub(crate) struct Pinned(Box<ffi::Py_buffer>);
+
+// SAFETY: the view is only changed when it is released, for which `drop` attaches to the interpreter.
+unsafe impl Send for Pinned {}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the view was filled by `PyObject_GetBuffer`, and is released once. Without an interpreter, whose end
+        // took the memory with it, nothing is left to do.
+        let _ended = Python::try_attach(|_| unsafe { ffi::PyBuffer_Release(&raw mut *self.0) });
+    }
+}
 
 impl Pinned {
     /// Memory to read from.
     pub(crate) fn readable(object: &Bound<'_, PyAny>) -> PyResult<Pinned> {
-        let view = PyUntypedBuffer::get(object)?;
-        if !view.is_c_contiguous() {
+        let mut view = Box::new(ffi::Py_buffer::new());
+        // SAFETY: the object is alive, and the view is ours to fill.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_FULL_RO) } != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        let pinned = Pinned(view);
+        // SAFETY: the view is filled. `C`: the last index counts bytes one after the other.
+        if unsafe { ffi::PyBuffer_IsContiguous(&raw const *pinned.0, b'C' as std::ffi::c_char) } == 0 {
             return Err(PyBufferError::new_err("memory of a request is contiguous"));
         }
-        Ok(Pinned(view))
+        Ok(pinned)
     }
 
     /// Memory to write to.
     pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Pinned> {
         let pinned = Self::readable(object)?;
-        if pinned.0.readonly() {
+        if pinned.is_readonly() {
             return Err(PyBufferError::new_err("the buffer is read-only"));
         }
         Ok(pinned)
     }
 
+    fn is_readonly(&self) -> bool {
+        self.0.readonly != 0
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.0.len_bytes()
+        // Never negative.
+        self.0.len.unsigned_abs()
     }
 
     fn address(&self) -> NonNull<u8> {
-        NonNull::new(self.0.buf_ptr().cast()).unwrap_or(NonNull::dangling())
+        NonNull::new(self.0.buf.cast()).unwrap_or(NonNull::dangling())
     }
 
     /// Whether the address of the memory is a multiple of this many bytes.
@@ -53,7 +76,7 @@ impl Pinned {
 
     /// The memory of a buffer to write to.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        debug_assert!(!self.0.readonly());
+        debug_assert!(!self.is_readonly());
         // SAFETY: as in `bytes`, and the exporter says that it can be written to; as for `os.preadv`.
         unsafe { std::slice::from_raw_parts_mut(self.address().as_ptr(), self.len()) }
     }

@@ -7,7 +7,6 @@ use crate::report;
 use crate::stat::Stat;
 use crate::volume::{NativeVolume, OpenHow};
 use crate::walk::{Entry, Walker};
-use parking_lot::RwLock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use uext4::{
@@ -57,7 +56,7 @@ impl NativeVolume {
             let (options, spec) = (how.options()?, device.spec()?);
             let opened = Volume::open_spec(&spec, options);
             let volume = opened.map_err(|error| Fault::from(error).at(device.bytes()))?;
-            Ok(NativeVolume { open: RwLock::new(Some(volume)), opener })
+            Ok(NativeVolume::new(volume, opener))
         })
     }
 
@@ -65,14 +64,13 @@ impl NativeVolume {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         call(py, || {
             self.opener.check()?;
-            let open = self.open.write().take();
-            open.map_or(Ok(()), |volume| volume.close().map_err(Fault::from))
+            self.take().map_or(Ok(()), |volume| volume.close().map_err(Fault::from))
         })
     }
 
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        self.opener.is_here() && py.detach(|| self.open.read().is_none())
+        self.opener.is_here() && py.detach(|| self.is_closed())
     }
 
     /// Whether it was opened by this process, and not by one that forked it.
@@ -186,10 +184,22 @@ impl NativeVolume {
         })
     }
 
-    fn walk(&self, py: Python<'_>, path: Name, stat: bool, max_depth: Option<u32>) -> PyResult<Walker> {
+    /// `object`: what closes the volume when it is forgotten, which a walk keeps.
+    #[pyo3(signature = (path, stat, max_depth, object=None))]
+    fn walk(
+        &self,
+        py: Python<'_>,
+        path: Name,
+        stat: bool,
+        max_depth: Option<u32>,
+        object: Option<Py<PyAny>>,
+    ) -> PyResult<Walker> {
         let options = WalkOptions::new().stat(stat).max_depth(max_depth.unwrap_or(u32::MAX));
+        let holds = (self.opener, object);
         self.at(py, &path, |volume, inner| {
-            Ok(Walker::new(volume, volume.resolve(inner, true)?, &path.0, options, self.opener))
+            let walker = Walker::new(volume, volume.resolve(inner, true)?, &path.0, options, holds);
+            self.note(walker.open_walk());
+            Ok(walker)
         })
     }
 

@@ -1,7 +1,8 @@
 //! Open volumes, and how they are opened. Their calls are in `methods.rs`.
 
 use crate::call::{DeviceName, Fault, Name, Opener, Result, call, let_go};
-use parking_lot::RwLock;
+use crate::walk::OpenWalk;
+use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
 use std::path::Path;
 use std::time::Duration;
@@ -10,8 +11,10 @@ use uext4::{Atime, Switches, Volume, VolumeOptions};
 /// An open volume, until it is closed.
 #[pyclass(frozen, module = "uext4._uext4")]
 pub(crate) struct NativeVolume {
-    pub(crate) open: RwLock<Option<Volume>>,
+    open: RwLock<Option<Volume>>,
     pub(crate) opener: Opener,
+    /// Walks that hold the volume.
+    walks: Mutex<Vec<OpenWalk>>,
 }
 
 /// Options of a volume, as keyword arguments.
@@ -87,6 +90,32 @@ pub(crate) fn with_journals(options: VolumeOptions, journals: &[DeviceName]) -> 
 }
 
 impl NativeVolume {
+    pub(crate) fn new(volume: Volume, opener: Opener) -> NativeVolume {
+        NativeVolume { open: RwLock::new(Some(volume)), opener, walks: Mutex::default() }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.open.read().is_none()
+    }
+
+    /// Takes the volume, for who closes it. Walks end.
+    pub(crate) fn take(&self) -> Option<Volume> {
+        let volume = self.open.write().take();
+        std::mem::take(&mut *self.walks.lock()).iter().for_each(OpenWalk::close);
+        volume
+    }
+
+    /// Notes a walk that has begun.
+    pub(crate) fn note(&self, walk: OpenWalk) {
+        let mut walks = self.walks.lock();
+        walks.retain(|walk| !walk.is_forgotten());
+        walks.push(walk);
+        // Who closed the volume meanwhile has not seen it.
+        if self.is_closed() {
+            walks.drain(..).for_each(|walk| walk.close());
+        }
+    }
+
     /// The volume, if it is open.
     pub(crate) fn get(&self) -> Result<Volume> {
         self.opener.check()?;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use uext4::format::Incompat;
 use uext4::{FileKind, Ino, Metadata, Volume, Walk, WalkOptions};
 
@@ -93,8 +93,38 @@ impl Entry {
 /// An iterator over everything below a directory. After an error the next call goes on with the rest.
 #[pyclass(frozen, module = "uext4")]
 pub(crate) struct Walker {
-    walking: Mutex<Option<Walking>>,
+    state: Arc<Mutex<State>>,
     opener: Opener,
+    /// The object of the program that closes the volume when it is forgotten.
+    _volume: Option<Py<PyAny>>,
+}
+
+/// How far a walk is.
+enum State {
+    Walks(Box<Walking>),
+    Ended,
+    /// It ended because the volume was closed.
+    Closed,
+}
+
+/// A walk that holds its volume, for who closes that.
+pub(crate) struct OpenWalk(Weak<Mutex<State>>);
+
+impl OpenWalk {
+    /// Whether nobody walks any more.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Ends it, after what it reads just now.
+    pub(crate) fn close(&self) {
+        if let Some(state) = self.0.upgrade() {
+            let mut state = state.lock();
+            if matches!(*state, State::Walks(_)) {
+                *state = State::Closed;
+            }
+        }
+    }
 }
 
 struct Walking {
@@ -170,9 +200,14 @@ impl Walker {
         start: Ino,
         prefix: &[u8],
         options: WalkOptions,
-        opener: Opener,
+        (opener, object): (Opener, Option<Py<PyAny>>),
     ) -> Walker {
-        Walker { walking: Mutex::new(Some(Walking::new(volume, start, prefix, options))), opener }
+        let walking = Box::new(Walking::new(volume, start, prefix, options));
+        Walker { state: Arc::new(Mutex::new(State::Walks(walking))), opener, _volume: object }
+    }
+
+    pub(crate) fn open_walk(&self) -> OpenWalk {
+        OpenWalk(Arc::downgrade(&self.state))
     }
 
     /// The entries of a directory.
@@ -199,13 +234,20 @@ impl Walker {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Entry>> {
         // Who has the lock is reading, without the interpreter's lock.
-        let ready = self.walking.try_lock().and_then(|mut walking| walking.as_mut()?.ready.pop_front());
+        let ready = self.state.try_lock().and_then(|mut state| match &mut *state {
+            State::Walks(walking) => walking.ready.pop_front(),
+            _ => None,
+        });
         let next = match ready {
             Some(next) => Some(next),
             None => call(py, || {
                 self.opener.check()?;
-                let mut walking = self.walking.lock();
-                let Some(walking) = walking.as_mut() else { return Ok(None) };
+                let mut state = self.state.lock();
+                let walking = match &mut *state {
+                    State::Walks(walking) => walking,
+                    State::Ended => return Ok(None),
+                    State::Closed => return Err(Fault::Closed("the volume")),
+                };
                 if walking.ready.is_empty() {
                     walking.fill();
                 }
@@ -218,15 +260,15 @@ impl Walker {
     /// Ends it: the volume is no longer held. In a child process it does nothing.
     fn close(&self, py: Python<'_>) {
         if self.opener.is_here() {
-            py.detach(|| drop(self.walking.lock().take()));
+            py.detach(|| *self.state.lock() = State::Ended);
         }
     }
 }
 
 impl Drop for Walker {
     fn drop(&mut self) {
-        if let Some(walking) = self.walking.get_mut().take() {
-            let_go(walking);
-        }
+        // Who closes the volume may have it a moment longer.
+        let state = std::mem::replace(&mut self.state, Arc::new(Mutex::new(State::Ended)));
+        let_go(state);
     }
 }

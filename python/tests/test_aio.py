@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,55 @@ def test_closing_the_volume_ends_what_is_awaited(image: Path) -> None:
         volume.close()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, (ValueError, memoryview))
+
+    asyncio.run(main())
+
+
+def test_closing_ends_what_waits_for_room(image: Path) -> None:
+    async def main() -> None:
+        volume = uext4.open(image)
+        file = volume.open_raw("/file", "w+")
+        file.pwrite(bytes(BLOCK), 0)
+        queue = volume.aio(1)
+        tasks = [asyncio.ensure_future(queue.read(file, BLOCK, 0)) for _ in range(6)]
+        await asyncio.sleep(0)
+        volume.close()
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        assert all(isinstance(result, ValueError) for result in results)
+
+    asyncio.run(main())
+
+
+def test_closing_ends_who_waits_for_the_end(volume: uext4.Volume, file: uext4.File) -> None:
+    async def main() -> None:
+        queue = volume.aio(4)
+        tasks = [asyncio.ensure_future(queue.read(file, BLOCK, 0)) for _ in range(4)]
+        ending = asyncio.ensure_future(queue.aclose())
+        # All have begun, and the queue was not looked at yet.
+        await asyncio.sleep(0)
+        assert queue.pending == 4
+        queue.close()
+        await asyncio.wait_for(ending, 10)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_another_thread_closes_the_volume(image: Path) -> None:
+    async def main() -> None:
+        volume = uext4.open(image)
+        file = volume.open_raw("/file", "w+")
+        file.pwrite(bytes(BLOCK), 0)
+        queue = volume.aio(1)
+        tasks = [asyncio.ensure_future(queue.read(file, BLOCK, 0)) for _ in range(6)]
+        await asyncio.sleep(0)
+        # The loop stands still meanwhile, so that nothing is over before.
+        closing = threading.Thread(target=volume.close)
+        closing.start()
+        closing.join()
+        begun = time.monotonic()
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        assert time.monotonic() - begun < 5
 
     asyncio.run(main())
 

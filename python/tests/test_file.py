@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import gzip
@@ -148,6 +149,11 @@ def test_positions(volume: uext4.Volume) -> None:
         numbers = array("d", [0.0] * 3)
         file.pwrite(array("d", [1.5, 2.5, 3.5]), 200)
         assert file.preadinto(numbers, 200) == 24 and list(numbers) == [1.5, 2.5, 3.5]
+        # What has no dimensions.
+        number = ctypes.c_uint32(0x01020304)
+        assert file.pwrite(number, 300) == 4
+        found = ctypes.c_uint32()
+        assert file.preadinto(found, 300) == 4 and found.value == number.value
         for wrong in (b"read-only", memoryview(bytearray(8))[::2]):
             with pytest.raises(BufferError):
                 file.preadinto(wrong, 0)

@@ -199,6 +199,50 @@ def test_changes(fs: Ext4FileSystem) -> None:
     assert fs.info("/elsewhere/one")["mode"] & 0o7777 == 0o600
 
 
+def test_a_file_is_not_copied_onto_itself(fs: Ext4FileSystem) -> None:
+    fs.pipe("/file", b"precious")
+    fs.volume.path("/link").symlink_to("file")
+    fs.volume.path("/name").hardlink_to("/file")
+    for source, target in [("/file", "/file"), ("/link", "/file"), ("/file", "/link"), ("/name", "/file")]:
+        with pytest.raises(OSError) as caught:
+            fs.cp(source, target)
+        assert caught.value.errno == errno.EINVAL
+        assert fs.cat("/file") == b"precious"
+    fs.pipe("/other", b"other")
+    fs.cp("/other", "/link")
+    assert fs.cat("/file") == b"other"
+
+
+def test_links_are_not_entered(fs: Ext4FileSystem) -> None:
+    fs.pipe({"/tree/a/file": b"1", "/kept/file": b"precious"})
+    fs.volume.path("/tree/out").symlink_to("/kept")
+    # Two ways around in it: each further level would double the paths.
+    fs.volume.path("/tree/b").symlink_to(".")
+    fs.volume.path("/tree/c").symlink_to(".")
+    assert fs.find("/tree") == ["/tree/a/file"]
+    assert fs.find("/tree/out") == ["/tree/out/file"]
+    assert [*fs.walk("/tree")] == [("/tree", ["a", "b", "c", "out"], []), ("/tree/a", [], ["file"])]
+    assert [here for here, _, _ in fs.walk("/tree", topdown=False)] == ["/tree/a", "/tree"]
+    assert [here for here, _, _ in fs.walk("/tree", maxdepth=1)] == ["/tree"]
+    for _, directories, _ in fs.walk("/tree"):
+        directories.clear()
+    assert [*fs.walk("/none")] == []
+    with pytest.raises(FileNotFoundError):
+        [*fs.walk("/none", on_error="raise")]
+    fs.rm("/tree", recursive=True, maxdepth=3)
+    assert not fs.exists("/tree") and fs.cat("/kept/file") == b"precious"
+
+
+def test_parts_of_files_are_slices(fs: Ext4FileSystem) -> None:
+    data = bytes(range(10))
+    fs.pipe("/file", data)
+    for start in (None, 0, 3, 10, 20, -3, -20):
+        for end in (None, 0, 2, 3, 10, 20, -1, -20):
+            assert fs.cat_file("/file", start, end) == data[start:end], (start, end)
+    assert fs.cat_ranges(["/file"] * 2, [-3, 5], [None, 4]) == [data[-3:], b""]
+    assert fs.read_block("/file", 8, 100) == data[8:]
+
+
 def test_a_transaction_is_all_or_nothing(fs: Ext4FileSystem) -> None:
     fs.pipe("/kept", b"old")
     with pytest.raises(RuntimeError), fs.transaction:

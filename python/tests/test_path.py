@@ -331,6 +331,8 @@ def test_extended_attributes(volume: uext4.Volume) -> None:
     path.set_xattr(b"user.two", bytearray(b"\0\xff"))
     assert sorted(path.list_xattrs()) == ["user.one", "user.two"]
     assert path.get_xattr("user.two") == b"\0\xff"
+    with pytest.raises(TypeError):
+        path.set_xattr("user.two", 5)  # type: ignore[arg-type]
     with pytest.raises(FileExistsError):
         path.set_xattr("user.one", b"", create=True)
     with pytest.raises(OSError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -42,13 +43,11 @@ def test_a_closed_volume_is_a_value_error(image: Path) -> None:
         lambda: queue.buffer(4096),
         volume.__enter__,
         lambda: volume.walk(),
+        lambda: next(walk),
     ):
         with pytest.raises(ValueError, match="closed"):
             use()
     assert file.closed
-    # It began before, and holds what it needs.
-    assert [entry.path for entry in walk][0] == "/"
-    walk.close()
 
 
 def test_closing_a_volume_writes_what_files_have_in_python_s_buffers(image: Path) -> None:
@@ -257,6 +256,57 @@ def test_threads_share_a_volume(image: Path) -> None:
         for thread in threads:
             thread.join()
     assert not failures
+
+
+def test_an_open_walk_does_not_keep_the_device(image: Path) -> None:
+    with uext4.open(image) as volume:
+        for number in range(3):
+            volume.path(f"d{number}").mkdir()
+    volume = uext4.open(image)
+    walks = [volume.walk("/"), volume.walk("/", stat=False), volume.root.rglob("*")]
+    for walk in walks:
+        next(walk)
+    volume.walk("/").close()  # type: ignore[attr-defined]
+    volume.close()
+    uext4.open(image).close()
+    for walk in walks:
+        with pytest.raises(ValueError):
+            next(walk)
+
+
+def test_a_walk_keeps_a_volume_that_nobody_names(image: Path) -> None:
+    with uext4.open(image) as volume:
+        for number in range(2000):
+            volume.path(f"d{number}").mkdir()
+    walk = uext4.open(image, read_only=True).walk("/")
+    gc.collect()
+    assert len(list(walk)) == 2002
+    del walk
+    uext4.open(image).close()
+
+
+def test_a_volume_is_closed_while_threads_open_files(image: Path) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            volume = uext4.open(image)
+            kept = [volume.open_raw("/file", "a") for _ in range(200)]
+
+            def work() -> None:
+                with contextlib.suppress(ValueError):
+                    while True:
+                        kept.append(volume.open_raw("/file"))
+
+            threads = [threading.Thread(target=work) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            volume.close()
+            for thread in threads:
+                thread.join()
+            assert volume.closed
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_repr(image: Path) -> None:

@@ -166,7 +166,7 @@ fn reap(queue: &mut Queue) {
 }
 
 /// Makes an image of the kind, with blocks of one byte each.
-fn image(scratch: &Scratch, kind: &str) -> std::path::PathBuf {
+pub fn image(scratch: &Scratch, kind: &str) -> std::path::PathBuf {
     let image = scratch.file("disk.qcow2");
     let base = scratch.file("base.raw");
     let fill = ["write -P 101 16k 100k", "write -P 102 150k 30k", "write -P 103 700k 64k"];
@@ -264,6 +264,45 @@ fn new_blocks_of_refcounts_come_before_what_they_count() {
         let device = open_on(state.device(), &image, false).map_err(|error| error.to_string())?;
         is_legal(state, &*device, &before)
     });
+}
+
+/// An image whose table of refcounts has room for 4096 clusters, of which few are left.
+pub fn almost_full(scratch: &Scratch) -> std::path::PathBuf {
+    let image = scratch.file("disk.qcow2");
+    make(&image, "cluster_size=512,refcount_bits=64", "3M");
+    io(&image, &["write -P 101 0 1700k"]);
+    image
+}
+
+/// A flush that needs a longer table of refcounts: the header says where it is when it is there.
+#[test]
+fn a_longer_table_of_refcounts_comes_before_the_header() {
+    needs!(Need::Tool("qemu-img"), Need::Tool("qemu-io"));
+    let scratch = Scratch::new(64 << 20);
+    let image = almost_full(&scratch);
+    let before = converted(&image, &[]);
+    let table = |file: &Path| std::fs::read(file).unwrap()[48..60].to_vec();
+    let (first_table, mut others) = (table(&image), 0);
+    let crash = CrashDevice::new(loaded(&image, FILE), CrashOptions::default()).unwrap();
+    let handle = crash.handle();
+    let device = open_on(Arc::new(crash), &image, true).unwrap();
+    for (number, first) in [(1, 4000), (2, 4500), (3, 5000)] {
+        handle.mark(Begun(first, 250, number));
+        device.write_at(&take(250 * 512, number), first * 512, WriteDurability::Cached).unwrap();
+        device.flush().unwrap();
+        handle.mark(Durable(number.into()));
+    }
+    std::mem::forget(device);
+    let saved = scratch.file("state.qcow2");
+    let options = Options::new("qcow2-refcount-table", 1).at_most(300);
+    assert_states(&handle.log().unwrap(), &options, |state| {
+        state.save(&saved);
+        check(&saved, true);
+        others += usize::from(table(&saved) != first_table);
+        let device = open_on(state.device(), &image, false).map_err(|error| error.to_string())?;
+        is_legal(state, &*device, &before)
+    });
+    assert!(others > 0, "no state has a longer table");
 }
 
 /// After a flush that failed nothing is acknowledged, and what was is still there.

@@ -3,7 +3,8 @@
 use crate::crash::{loaded, open_in, take};
 use crate::tools::{assert_same, check, contents, converted, img, io, make, open, path};
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use uext4_blockdev::layer::wrap::DeviceLayer;
 use uext4_blockdev::{Device, Done, Error, ImageFault, Op, QueueOptions, WriteDurability};
 use uext4_testkit::device::{DeviceFile, Fault, FaultDevice, FaultOn, LateDevice};
 use uext4_testkit::{Flight, Need, Scratch, needs};
@@ -143,6 +144,62 @@ fn a_freed_place_waits_for_requests_in_flight() {
     device.discard(8192, 4096).unwrap();
     device.flush().unwrap();
     drop(device);
+}
+
+type Call = Box<dyn FnOnce() + Send>;
+
+/// A device that does something before the next discard reaches it.
+struct Meanwhile {
+    inner: Arc<dyn Device>,
+    call: Arc<Mutex<Option<Call>>>,
+}
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl DeviceLayer for Meanwhile {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn discard(&self, pos: u64, length: u64) -> uext4_blockdev::Result<()> {
+        let call = self.call.lock().unwrap().take();
+        call.into_iter().for_each(|call| call());
+        self.inner.discard(pos, length)
+    }
+}
+
+/// The hole is made when others may write again: they do not get the place before.
+#[test]
+fn a_place_is_a_hole_before_it_serves_again() {
+    needs!(Need::Tool("qemu-img"), Need::Tool("qemu-io"));
+    let scratch = Scratch::new(64 << 20);
+    let image = scratch.file("disk.qcow2");
+    make(&image, "cluster_size=4096", "1M");
+    io(&image, &["write -P 1 0 64k"]);
+    let call = Arc::new(Mutex::new(None::<Call>));
+    let file = Meanwhile { inner: loaded(&image, 2 << 20), call: Arc::clone(&call) };
+    let device = open_in(DeviceFile::new(Arc::new(file)), &image, true).unwrap();
+    let other = Arc::clone(&device);
+    *call.lock().unwrap() = Some(Box::new(move || {
+        for number in 0..8 {
+            other.flush().unwrap();
+            other.write_at(&take(16384, 9), (512 << 10) + number * 16384, WriteDurability::Cached).unwrap();
+        }
+        other.flush().unwrap();
+    }));
+    device.discard(0, 65536).unwrap();
+    assert!(call.lock().unwrap().is_none(), "nothing was discarded");
+    let now = contents(&*device, 64 << 10);
+    assert!(now[512 << 10..640 << 10].iter().all(|byte| *byte == 9));
+    assert!(now[..65536].iter().all(|byte| *byte == 0));
 }
 
 /// On a file with room for few clusters, the same ones serve again and again, also while a queue is busy.

@@ -252,3 +252,40 @@ fn impossible_entries_are_refused_with_their_place() {
     let Error::Image { fault: ImageFault::Structure { what, .. }, .. } = error else { panic!("{error}") };
     assert_eq!(what, "refcount of a cluster");
 }
+
+/// A text can name one file as often as it likes: what is read of it into memory is bounded all the same.
+#[test]
+fn many_extents_of_vmdk_share_one_memory() {
+    let scratch = Scratch::new(256 << 20);
+    // Tables of one grain of one sector: the directory is as large as it can be.
+    let tables = 16u64 << 20;
+    let mut header = [0; 512];
+    header[..4].copy_from_slice(b"KDMV");
+    let numbers = [(4, 1), (8, 3), (12, tables), (20, 1), (44, 1), (56, 1)];
+    for (at, number) in numbers {
+        let bytes: [u8; 4] = std::array::from_fn(|byte| (number >> (8 * byte)) as u8);
+        header[at..at + 4].copy_from_slice(&bytes);
+    }
+    let extent = scratch.sparse_file("extent.vmdk", 512 + 4 * tables);
+    std::os::unix::fs::FileExt::write_all_at(
+        &std::fs::OpenOptions::new().write(true).open(&extent).unwrap(),
+        &header,
+        0,
+    )
+    .unwrap();
+    let image = scratch.file("disk.vmdk");
+    let open = |extents: usize| {
+        let line = format!("RW {tables} SPARSE \"extent.vmdk\"\n");
+        std::fs::write(&image, format!("# Disk DescriptorFile\nversion=1\n{}", line.repeat(extents)))
+            .unwrap();
+        open_text(path(&image), false)
+    };
+    assert_eq!(open(1).unwrap().geometry().size, tables * 512);
+    for extents in [2, 1500] {
+        let refused = open(extents);
+        let Err(Error::Image { fault: ImageFault::Unsupported(what), .. }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(what.contains("directories"), "{what}");
+    }
+}

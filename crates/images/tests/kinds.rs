@@ -292,3 +292,46 @@ fn what_cannot_be_used_is_refused_by_name() {
     set(&image, 7, 1);
     assert!(matches!(fault(open_text(path(&image), false)), ImageFault::Unsupported(_)));
 }
+
+/// The last cluster of a file may be cut off. What is missing of it reads as zeros.
+#[test]
+fn a_cluster_behind_the_end_of_the_file_is_zeros() {
+    needs!(Need::Tool("qemu-img"), Need::Tool("qemu-io"));
+    let scratch = Scratch::new(64 << 20);
+    let image = scratch.file("disk.qcow2");
+    make(&image, "cluster_size=65536", "1M");
+    io(&image, &["write -P 1 0 64k"]);
+    let length = std::fs::metadata(&image).unwrap().len();
+    for cut in [1024, 40 << 10] {
+        std::fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(length - cut).unwrap();
+        assert_reads_like_qemu(&image, "cut off");
+    }
+    let device = open(&image, true);
+    let end = contents(&*device, 4096)[..64 << 10].iter().rposition(|byte| *byte == 1);
+    assert_eq!(end, Some((24 << 10) - 1));
+}
+
+/// A bitmap says what was changed since a backup. Whoever changes more without noting it there says so.
+#[test]
+fn the_first_write_makes_bitmaps_out_of_date() {
+    needs!(Need::Tool("qemu-img"), Need::Tool("qemu-io"));
+    let scratch = Scratch::new(64 << 20);
+    let image = scratch.file("disk.qcow2");
+    let autoclear = || std::fs::read(&image).unwrap()[88..96].to_vec();
+    for allocated in [true, false] {
+        make(&image, "cluster_size=65536", "1M");
+        io(&image, &["write -P 1 0 64k"]);
+        img(&["bitmap", "--add", path(&image), "changes"]);
+        assert_ne!(autoclear(), [0; 8]);
+        drop(open(&image, false));
+        let device = open(&image, true);
+        assert_ne!(autoclear(), [0; 8], "nothing was written yet");
+        let mut buffer = uext4_blockdev::BufferPool::new(4096).unwrap().take(4096).unwrap();
+        buffer.fill(2);
+        let pos = if allocated { 4096 } else { 512 << 10 };
+        device.write_at(&buffer, pos, uext4_blockdev::WriteDurability::Cached).unwrap();
+        assert_eq!(autoclear(), [0; 8]);
+        drop(device);
+        check(&image, true);
+    }
+}

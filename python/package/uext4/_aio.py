@@ -163,11 +163,26 @@ class AsyncQueue:
 
     def close(self) -> None:
         """Closes the queue at once: waits for the device, not for the loop. What is still awaited fails."""
-        if self._loop is not None and self._event is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._event)
+        loop = self._loop
+        open_loop = loop if loop is not None and not loop.is_closed() else None
+        if open_loop is not None and self._event is not None:
+            open_loop.remove_reader(self._event)
         self._event = None
         self._native.close()
+        if open_loop is None:
+            self._waiting.clear()
+        elif open_loop.is_running() and open_loop is not asyncio._get_running_loop():
+            # The volume was closed by another thread: the loop has to wake up to see what becomes of its requests.
+            open_loop.call_soon_threadsafe(self._give_up)
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Fails what is awaited: in flight, for room, or for the end."""
         for future in self._waiting:
-            if not future.done() and not future.get_loop().is_closed():
+            if not future.done():
                 future.set_exception(ValueError("the queue was closed"))
+            # Each request that waited for room finds the queue closed, and lets the next one do so.
+            self._room.release()
         self._waiting.clear()
+        self._idle.set()

@@ -487,7 +487,7 @@ class Path:
         follow_symlinks: bool = True,
     ) -> None:
         """Sets an attribute; `create`: it must not exist yet, `replace`: it must."""
-        self._native.set_xattr(str(self), name, bytes(value), create, replace, follow_symlinks)
+        self._native.set_xattr(str(self), name, bytes(memoryview(value)), create, replace, follow_symlinks)
 
     def remove_xattr(self, name: str | bytes, *, follow_symlinks: bool = True) -> None:
         self._native.remove_xattr(str(self), name, follow_symlinks)

@@ -35,13 +35,23 @@ def _layer(user: object) -> int:
     return 0 if isinstance(user, io.TextIOBase) else 1 if isinstance(user, io.BufferedIOBase) else _RAW
 
 
+def users_of(users: weakref.WeakSet[Any]) -> list[Any]:
+    """What is in the set now. Other threads may open files meanwhile."""
+    while True:
+        try:
+            return list(users)
+        except RuntimeError:
+            # The set was changed while it was read.
+            continue
+
+
 def _close(native: _uext4.NativeVolume, users: weakref.WeakSet[Any]) -> None:
     """Closes all that uses a volume, then the volume. Of several failures the first is raised."""
     if native.closed or not native.is_ours:
         return
     failure: BaseException | None = None
     # What wraps a file writes to it when it is closed, so it comes first.
-    for user in sorted(users, key=_layer):
+    for user in sorted(users_of(users), key=_layer):
         try:
             user.close()
         except BaseException as error:
@@ -68,6 +78,7 @@ class Volume:
         self._owner = owner
         self._umask = umask
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._closing = False
         # A volume that nobody closes is closed when it is forgotten, or at the end of the program.
         self._finalizer = weakref.finalize(self, _close, self._native, self._users)
 
@@ -93,6 +104,7 @@ class Volume:
         """
         if not self._native.is_ours:
             self._native.close()
+        self._closing = True
         self._finalizer.detach()
         _close(self._native, self._users)
 
@@ -159,9 +171,9 @@ class Volume:
         except BaseException:
             raw.close()
             raise
-        self._users.add(file)
+        self._keep(file)
         if text:
-            self._users.add(cast(io.TextIOWrapper, file).buffer)
+            self._keep(cast(io.TextIOWrapper, file).buffer)
         return file
 
     def open_raw(
@@ -181,8 +193,16 @@ class Volume:
         if plain[0] == "a":
             native.seek(native.size)
         raw = File(self, native, name, plain)
-        self._users.add(raw)
+        self._keep(raw)
         return raw
+
+    def _keep(self, user: Any) -> None:
+        """Notes what is to be closed before the volume."""
+        self._users.add(user)
+        if self._closing:
+            # Who closes the volume in another thread may have looked before.
+            user.close()
+            raise ValueError("the volume is closed")
 
     def walk(
         self, path: VolumePath = "/", *, stat: bool = True, max_depth: int | None = None
@@ -193,7 +213,7 @@ class Volume:
         (`stat=False`) only names are. An entry that cannot be read is an exception; the next call of `next` goes on
         with the rest.
         """
-        return self._native.walk(absolute(path), stat, max_depth)
+        return self._native.walk(absolute(path), stat, max_depth, self)
 
     def queue(
         self,
@@ -205,7 +225,7 @@ class Volume:
         """A queue of asynchronous requests that the program submits and reaps: `depth` at once."""
         native = self._native.queue(depth, {"buffer_bytes": buffer_bytes, "register_buffers": register_buffers})
         queue = Queue(native, depth)
-        self._users.add(queue)
+        self._keep(queue)
         return queue
 
     def aio(
@@ -218,7 +238,7 @@ class Volume:
         """A queue for asyncio: its requests are awaited. It belongs to the loop that uses it first."""
         native = self._native.queue(depth, {"buffer_bytes": buffer_bytes, "register_buffers": register_buffers})
         queue = AsyncQueue(native, depth)
-        self._users.add(queue)
+        self._keep(queue)
         return queue
 
     def sync(self) -> None:

@@ -14,7 +14,7 @@ import stat as modes
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import PurePath
 from typing import Any
@@ -25,7 +25,7 @@ from fsspec.utils import stringify_path
 from ._file import BUFFER_SIZE, File
 from ._path import Path
 from ._uext4 import Stat
-from ._volume import Volume, open_volume
+from ._volume import Volume, open_volume, users_of
 
 _LOCAL = (None, "file", "local")
 _OF_FSSPEC = (
@@ -95,7 +95,7 @@ class _Device:
         return self._volume is not None and self._volume.writable
 
     def _files(self) -> bool:
-        return self._volume is not None and any(not file.closed for file in [*self._volume._users])
+        return self._volume is not None and any(not file.closed for file in users_of(self._volume._users))
 
     def _close(self) -> None:
         volume, self._volume = self._volume, None
@@ -230,6 +230,43 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
             for entry in entries
         ]
 
+    def walk(
+        self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit", **kwargs: Any
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """As fsspec's, but links to directories are listed among these and not entered: they may lead out of the tree
+        or around in it. So do `find`, `glob("**")`, `du`, and recursive copies and removals."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        detail = kwargs.pop("detail", False)
+        # Directories to enter, and those whose contents have been told.
+        waiting: list[tuple[str, int] | tuple[str, Any, Any]] = [(self._strip_protocol(path), 1)]
+        while waiting:
+            here = waiting.pop()
+            if len(here) == 3:
+                yield here
+                continue
+            name, depth = here
+            try:
+                listing = self.ls(name)
+            except OSError as error:
+                if on_error == "raise":
+                    raise
+                if callable(on_error):
+                    on_error(error)
+                continue
+            found = {"" if one["name"] == name else one["name"].rsplit("/", 1)[-1]: one for one in listing}
+            dirs = {key: one for key, one in found.items() if key and one["type"] == "directory"}
+            files = {key: one for key, one in found.items() if key not in dirs}
+            told = (name, dirs, files) if detail else (name, list(dirs), list(files))
+            enters = {key: one["name"] for key, one in dirs.items() if not one["islink"]}
+            if topdown:
+                yield told
+            else:
+                waiting.append(told)
+            # Who is told may take directories out.
+            keys = [key for key in told[1] if key in enters] if maxdepth is None or depth < maxdepth else []
+            waiting.extend((enters[key], depth + 1) for key in reversed(keys))
+
     def exists(self, path: str, **kwargs: Any) -> bool:
         return self._path(path).exists()
 
@@ -274,9 +311,17 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         if source.is_dir():
             target.mkdir(parents=True, exist_ok=True)
             return
+        if target.exists() and source.samefile(target):
+            raise shutil.SameFileError(errno.EINVAL, "a file cannot be copied onto itself", str(target))
         self._make_room(target)
         with source.open("rb", 0) as read, self._open(path2, "wb") as write:
             shutil.copyfileobj(read, write, _CHUNK)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        """Bytes of a file; `start` and `end` are those of a slice."""
+        with self.volume.open_raw(self._path(path), "r") as file:
+            first, last, _ = slice(start, end).indices(file.size)
+            return file.pread(max(0, last - first), first)
 
     def mv(
         self, path1: str, path2: str, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any
@@ -312,7 +357,7 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         **kwargs: Any,
     ) -> io.BufferedIOBase:
         if mode == "rb":
-            return io.BufferedReader(self.volume.open_raw(self._path(path), "r"), BUFFER_SIZE)
+            return _Reader(self.volume.open_raw(self._path(path), "r"), BUFFER_SIZE)
         here = self._change(path)
         self._make_room(here)
         if autocommit:
@@ -324,6 +369,14 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         # Beside its name until the transaction is complete.
         hidden = here.with_name(f".{uuid.uuid4().hex}.part")
         return _writer(self.volume.open_raw(hidden, mode), lambda: hidden.replace(here), hidden.unlink)
+
+
+class _Reader(io.BufferedReader):
+    @property
+    def size(self) -> int:
+        """Bytes of the file, which `read_block` of fsspec asks for."""
+        raw: File = self.raw  # type: ignore[assignment]
+        return raw.size
 
 
 class _Writing:

@@ -13,6 +13,8 @@ mod overlap;
 mod queue;
 mod refcounts;
 mod settle;
+#[cfg(test)]
+mod split;
 mod table;
 mod uses;
 mod write;

@@ -138,8 +138,9 @@ impl Refcounts {
     fn keep(&mut self, file: &Bytes, index: usize, block: Block) -> Result<()> {
         let most = (BLOCKS_BYTES / self.cluster()).clamp(4, 4096) as usize;
         while self.blocks.len() >= most {
-            let Some(oldest) = self.order_of_use.pop_front() else { break };
+            let Some(&oldest) = self.order_of_use.front() else { break };
             self.write_block(file, oldest)?;
+            self.order_of_use.pop_front();
             self.blocks.remove(&oldest);
         }
         self.order_of_use.push_back(index);
@@ -191,7 +192,8 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Takes free clusters in one piece: `least` of them, or up to `most`.
+    /// Takes free clusters in one piece: `least` of them, or up to `most`. New blocks lie before a piece that has to be
+    /// long, and not where each counts itself: it may be longer than what one counts.
     pub(super) fn allocate(&mut self, file: &Bytes, least: u64, most: u64) -> Result<Range<u64>> {
         let mut at = self.first_free;
         let run = 'search: loop {
@@ -209,7 +211,8 @@ impl Refcounts {
             let per_block = self.per_block();
             for index in at / per_block..=(end - 1) / per_block {
                 if self.place(index as usize)? == 0 {
-                    self.make_block(file, index, at.max(index * per_block))?;
+                    let own = at.max(index * per_block);
+                    self.make_block(file, index, if least > 1 { at } else { own })?;
                     // It has taken a cluster.
                     continue 'search;
                 }
@@ -225,7 +228,7 @@ impl Refcounts {
         Ok(run)
     }
 
-    /// Makes a block, in a free cluster that it counts.
+    /// Makes a block, in a free cluster that it or a block before it counts.
     fn make_block(&mut self, file: &Bytes, index: u64, cluster: u64) -> Result<()> {
         if index >= self.table.len() as u64 {
             self.lengthen(file, index)?;
@@ -235,11 +238,12 @@ impl Refcounts {
         if self.place(at)? != 0 {
             return Ok(());
         }
-        self.table[at] = cluster << self.cluster_bits;
-        self.entries.insert(at);
         let bytes = vec![0; self.cluster() as usize].into_boxed_slice();
         let all = 0..bytes.len();
+        // What its place has is not a block yet: it gets that when it is in memory.
         self.keep(file, at, Block { bytes, changed: all })?;
+        self.table[at] = cluster << self.cluster_bits;
+        self.entries.insert(at);
         self.set(file, cluster, 1)
     }
 
@@ -250,11 +254,22 @@ impl Refcounts {
         if bytes > REFCOUNTS_MAX {
             return Err(self.full());
         }
+        let entries = self.table.len();
         let old = self.table_at >> self.cluster_bits;
-        let old = old..old + (8 * self.table.len() as u64).div_ceil(self.cluster());
+        let old = old..old + (8 * entries as u64).div_ceil(self.cluster());
         self.table.resize((bytes / 8) as usize, 0);
         let count = bytes / self.cluster();
-        let new = self.allocate(file, count, count)?;
+        let new = match self.allocate(file, count, count) {
+            Ok(new) => new,
+            Err(error) => {
+                // The file has no room for these entries, nor for blocks that were made for them.
+                self.table.truncate(entries);
+                self.entries.retain(|index| *index < entries);
+                self.blocks.retain(|index, _| *index < entries);
+                self.order_of_use.retain(|index| *index < entries);
+                return Err(error);
+            }
+        };
         self.table_at = new.start << self.cluster_bits;
         match &self.moved {
             // The file never pointed to the place in between.
@@ -336,6 +351,12 @@ fn set_count(bytes: &mut [u8], order: u32, entry: usize, value: u64) -> Range<us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qcow2::create::{Qcow2Options, create};
+    use crate::qcow2::header::read;
+    use std::sync::Arc;
+    use uext4_blockdev::engine::{MemoryDevice, MemoryOptions};
+    use uext4_blockdev::{Op, Store};
+    use uext4_testkit::device::{DeviceFile, Fault, FaultDevice, FaultHandle, FaultOn};
 
     #[test]
     fn counts_of_every_width_leave_their_neighbours() {
@@ -356,5 +377,76 @@ mod tests {
         let mut bytes = vec![0; 8];
         assert_eq!(set_count(&mut bytes, 4, 1, 0x102), 2..4);
         assert_eq!(bytes, [0, 0, 1, 2, 0, 0, 0, 0]);
+    }
+
+    /// The refcounts of a new image in clusters of 512 bytes, in a file whose requests fail when they should.
+    fn opened() -> (Refcounts, Bytes, FaultHandle) {
+        let memory = MemoryDevice::new(MemoryOptions::new(1 << 20)).unwrap();
+        let faulty = FaultDevice::new(Arc::new(memory));
+        let faults = faulty.handle();
+        let file: Arc<dyn Store> = DeviceFile::new(Arc::new(faulty));
+        create(&file, Qcow2Options { size: 64 << 10, cluster_size: 512 }).unwrap();
+        let bytes = Bytes::new(file);
+        let header = read(&bytes).unwrap().unwrap();
+        (Refcounts::open(Path::new("disk.qcow2"), &header, &bytes).unwrap(), bytes, faults)
+    }
+
+    #[test]
+    fn a_table_that_cannot_become_longer_stays_as_it_is() {
+        let (mut refcounts, file, faults) = opened();
+        // Blocks 0 to 2, and then only the first of them in memory.
+        while refcounts.allocate(&file, 1, 600).unwrap().end < 600 {}
+        refcounts.write_blocks(&file).unwrap();
+        refcounts.write_table(&file).unwrap();
+        refcounts.blocks.retain(|index, _| *index == 0);
+        let (entries, at) = (refcounts.table.len(), refcounts.table_at);
+        faults.arm(Fault::nth(FaultOn::Op(Op::Read), 1));
+        refcounts.lengthen(&file, entries as u64).unwrap_err();
+        assert_eq!((refcounts.table.len(), refcounts.table_at), (entries, at));
+        assert!(!refcounts.has_new_blocks() && refcounts.blocks.keys().all(|index| *index < entries));
+        refcounts.lengthen(&file, entries as u64).unwrap();
+        assert!(refcounts.table.len() > entries && refcounts.table_at != at && refcounts.has_new_blocks());
+    }
+
+    #[test]
+    fn pieces_are_longer_than_what_a_block_counts() {
+        let (mut refcounts, file, _) = opened();
+        let mut taken = Vec::new();
+        for length in [4, 256, 257, 1000, 1] {
+            let run = refcounts.allocate(&file, length, length).unwrap();
+            assert_eq!(run.end - run.start, length);
+            taken.extend(run);
+        }
+        let blocks: Vec<u64> =
+            refcounts.table.iter().filter(|place| **place != 0).map(|place| place >> 9).collect();
+        // Not more blocks than what is there needs, and each cluster counted once.
+        assert!(blocks.len() < 10, "{blocks:?}");
+        taken.extend(&blocks);
+        taken.extend(0..4);
+        taken.sort_unstable();
+        taken.dedup();
+        let end = blocks.len() as u64 * 256;
+        let counted: Vec<u64> = (0..end).filter(|at| refcounts.get(&file, *at).unwrap() == 1).collect();
+        assert_eq!(counted, taken);
+    }
+
+    #[test]
+    fn a_block_that_finds_no_room_in_memory_gets_no_place() {
+        let (mut refcounts, file, faults) = opened();
+        // The oldest one has to be written before it goes.
+        refcounts.set(&file, 100, 1).unwrap();
+        for index in 1..4096 {
+            let bytes = vec![0; 512].into_boxed_slice();
+            refcounts.keep(&file, 1000 + index, Block { bytes, changed: 0..0 }).unwrap();
+        }
+        for _ in 0..2 {
+            faults.arm(Fault::nth(FaultOn::Op(Op::Write), 1));
+            refcounts.make_block(&file, 5, 5 * 256).unwrap_err();
+            assert_eq!(refcounts.place(5).unwrap(), 0);
+            assert!(!refcounts.has_new_blocks());
+        }
+        refcounts.make_block(&file, 5, 5 * 256).unwrap();
+        assert_eq!(refcounts.get(&file, 5 * 256).unwrap(), 1);
+        assert_eq!((refcounts.get(&file, 100).unwrap(), refcounts.blocks.len()), (1, 4096));
     }
 }

@@ -244,3 +244,63 @@ impl Near {
         Ok(found)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::{COMPRESSED, COPIED};
+    use super::*;
+
+    fn table(host: u64) -> Arc<Table> {
+        Arc::new(Table::new(host, &[0; 512]))
+    }
+
+    #[test]
+    fn a_table_that_was_read_before_others_went_is_not_kept() {
+        let tables = Tables::new(2 << 20);
+        let before = tables.generation();
+        for index in 0..20 {
+            tables.add(index, table(index), tables.generation()).unwrap();
+        }
+        assert!(tables.add(50, table(50), before).is_none() && tables.get(50).is_none());
+        let before = tables.generation();
+        tables.replace(19, &table(90));
+        assert!(tables.add(51, table(51), before).is_none());
+        assert_eq!(tables.get(19).unwrap().host, 90);
+        assert!(tables.add(51, table(51), tables.generation()).is_some());
+    }
+
+    /// What is left of a cluster is freed, given another place, and so on.
+    #[test]
+    fn entries_are_old_or_new_while_they_change() {
+        const ALL: u64 = 0xffff_ffff;
+        let shape = Shape { cluster_bits: 16, l2_bits: 12, extended: true, external: false, zeros: true };
+        // All of it reads as zeros.
+        let table = table(0);
+        let ended = AtomicBool::new(false);
+        table.set(&shape, 1, 0, ALL << 32);
+        std::thread::scope(|scope| {
+            let (table, ended) = (&table, &ended);
+            scope.spawn(move || {
+                for round in 0..200_000 {
+                    let places = [0x4_0000, 0x8_0000].map(|host| host | COPIED);
+                    table.set(&shape, 1, places[round % 2], ALL);
+                    table.set(&shape, 1, places[(round + 1) % 2], ALL);
+                    table.set(&shape, 1, 0, ALL << 32);
+                }
+                ended.store(true, Ordering::Release);
+            });
+            while !ended.load(Ordering::Acquire) {
+                let found = table.piece(&shape, 0x1_0000, 0x1_0800).unwrap().kind;
+                let fits =
+                    matches!(found, Kind::Zero | Kind::Data { host: 0x4_0000 | 0x8_0000, copied: true });
+                assert!(fits, "{found:?}");
+            }
+        });
+        // A compressed cluster has no subclusters, whatever the bits say.
+        table.words[2].store(COMPRESSED | 0x12345, Ordering::Release);
+        table.words[3].store(0, Ordering::Release);
+        table.set(&shape, 1, COPIED | 0x4_0000, ALL);
+        let found = table.piece(&shape, 0x1_0000, 0x1_0800).unwrap().kind;
+        assert_eq!(found, Kind::Data { host: 0x4_0000, copied: true });
+    }
+}

@@ -158,6 +158,21 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_is_counted_late_is_waited_for() {
+        let (uses, mut limbo) = (Uses::default(), Limbo::default());
+        let queue = uses.join();
+        // It has looked at the phase, which changes before it counts itself.
+        let phase = uses.phase.load(Ordering::Relaxed) & 1;
+        limbo.extend([1]);
+        assert_eq!(limbo.take(&uses), [1]);
+        queue.0[phase].fetch_add(1, Ordering::SeqCst);
+        limbo.extend([2]);
+        assert!(limbo.take(&uses).is_empty(), "it may have seen that one");
+        queue.end(Begun(phase));
+        assert_eq!(limbo.take(&uses), [2]);
+    }
+
+    #[test]
     fn a_queue_that_goes_is_not_waited_for() {
         let (uses, mut limbo) = (Uses::default(), Limbo::default());
         let (first, second) = (uses.join(), uses.join());

@@ -10,7 +10,7 @@ use crate::named::Chain;
 use crate::read_device::FileDisk;
 use crate::recognise;
 use descriptor::{Descriptor, ExtentKind};
-use sparse::Sparse;
+use sparse::{Share, Sparse};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uext4_blockdev::{ImageFault, Result, Store};
@@ -52,7 +52,7 @@ pub(crate) fn open(path: &Path, file: Bytes, chain: &Chain) -> Result<Vmdk> {
     let mut first = [0; 4];
     file.read(&mut first, 0)?;
     if first == recognise::VMDK {
-        let (sparse, text) = Sparse::open(path, file.clone())?;
+        let (sparse, text) = Sparse::open(path, file.clone(), &mut Share::among(1))?;
         let kind = match text {
             Some((at, length)) => {
                 let mut text = vec![0; length.min(TEXT_MAX) as usize];
@@ -75,14 +75,17 @@ pub(crate) fn open(path: &Path, file: Bytes, chain: &Chain) -> Result<Vmdk> {
     let text = Descriptor::parse(&text).map_err(|wrong| fault(path, wrong))?;
     let mut disk =
         Vmdk { path: path.to_owned(), kind: text.kind, first: file, extents: Vec::new(), files: Vec::new() };
+    let sparse =
+        text.extents.iter().filter(|extent| matches!(extent.kind, ExtentKind::Sparse { .. })).count();
+    let mut share = Share::among(sparse);
     for extent in text.extents {
-        disk.add(extent, chain)?;
+        disk.add(extent, chain, &mut share)?;
     }
     Ok(disk)
 }
 
 impl Vmdk {
-    fn add(&mut self, extent: descriptor::Extent, chain: &Chain) -> Result<()> {
+    fn add(&mut self, extent: descriptor::Extent, chain: &Chain, share: &mut Share) -> Result<()> {
         let start = self.size();
         let end = extent.sectors.checked_mul(SECTOR).and_then(|length| start.checked_add(length));
         let end = end.filter(|end| *end <= i64::MAX as u64);
@@ -99,7 +102,7 @@ impl Vmdk {
             }
             ExtentKind::Sparse { name } => {
                 let opened = chain.open(&self.path, &name, false)?;
-                let (sparse, _) = Sparse::open(&opened.path, opened.bytes)?;
+                let (sparse, _) = Sparse::open(&opened.path, opened.bytes, share)?;
                 self.files.push(name);
                 Contents::Sparse(Box::new(sparse))
             }

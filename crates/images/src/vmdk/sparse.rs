@@ -23,6 +23,21 @@ const DIRECTORY_MAX: u64 = 64 << 20;
 const GRAINS_BYTES: u64 = 16 << 20;
 const TABLES: usize = 1024;
 
+/// What the extents of an image share: its memory does not grow with how many it says it has.
+#[derive(Debug)]
+pub(super) struct Share {
+    /// How many extents there are.
+    extents: usize,
+    /// Bytes of directories that may still come.
+    directories: u64,
+}
+
+impl Share {
+    pub(super) fn among(extents: usize) -> Share {
+        Share { extents: extents.max(1), directories: DIRECTORY_MAX }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Sparse {
@@ -37,6 +52,8 @@ pub(super) struct Sparse {
     /// Sectors of the tables.
     directory: Box<[u32]>,
     tables: Mutex<Bounded<[u32]>>,
+    /// Otherwise they are decompressed for each read.
+    keeps_grains: bool,
     grains: Mutex<Bounded<[u8]>>,
 }
 
@@ -55,7 +72,7 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = u32> {
 
 impl Sparse {
     /// Opens the extent in `bytes`, which is at `path`. Returns where its text is too, if it has one.
-    pub(super) fn open(path: &Path, bytes: Bytes) -> Result<(Sparse, Option<(u64, u64)>)> {
+    pub(super) fn open(path: &Path, bytes: Bytes, share: &mut Share) -> Result<(Sparse, Option<(u64, u64)>)> {
         let wrong = |what: String| fault(path, ImageFault::Header(what));
         let mut header = [0; SECTOR as usize];
         bytes.read(&mut header, 0)?;
@@ -90,7 +107,13 @@ impl Sparse {
             return Err(wrong(format!("tables of {entries} grains")));
         }
         let tables = size.div_ceil(grain * entries);
-        if tables * 4 > DIRECTORY_MAX || directory_at > i64::MAX as u64 / SECTOR - DIRECTORY_MAX {
+        let left = share.directories.checked_sub(tables * 4);
+        let Some(left) = left else {
+            let what = format!("directories of more than {} MiB", DIRECTORY_MAX >> 20);
+            return Err(fault(path, ImageFault::Unsupported(what)));
+        };
+        share.directories = left;
+        if directory_at > i64::MAX as u64 / SECTOR - DIRECTORY_MAX {
             return Err(wrong(format!("a directory of {tables} tables at sector {directory_at}")));
         }
         if directory_at * SECTOR + tables * 4 > bytes.store().length()? {
@@ -106,8 +129,9 @@ impl Sparse {
             zeroed: flags & ZEROED_GRAINS != 0,
             compressed,
             directory: numbers(&directory).collect(),
-            tables: Mutex::new(Bounded::new(TABLES)),
-            grains: Mutex::new(Bounded::new((GRAINS_BYTES / grain).max(2) as usize)),
+            tables: Mutex::new(Bounded::new(TABLES / share.extents)),
+            keeps_grains: GRAINS_BYTES / grain >= share.extents as u64,
+            grains: Mutex::new(Bounded::new((GRAINS_BYTES / grain) as usize / share.extents)),
             bytes,
         };
         let (at, length) = text;
@@ -170,7 +194,9 @@ impl Sparse {
             Err(_) => return Err(wrong("its compressed data is none")),
         }
         let grain: Arc<[u8]> = grain.into();
-        self.grains.lock().insert(sector, Arc::clone(&grain), |_| false);
+        if self.keeps_grains {
+            self.grains.lock().insert(sector, Arc::clone(&grain), |_| false);
+        }
         Ok(grain)
     }
 }
