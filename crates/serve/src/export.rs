@@ -243,8 +243,15 @@ impl Export {
         if durable { self.flush() } else { Ok(()) }
     }
 
-    /// Makes a range zeros. `hole`: without data blocks if that is faster; `fast`: in no other way.
-    pub(crate) fn zero(&self, offset: u64, length: u64, how: Zeroing) -> Result<(), Code> {
+    /// Makes a range zeros. `hole`: without data blocks if that is faster; `fast`: in no other way. It ends with an
+    /// error soon after `goes_on` says no.
+    pub(crate) fn zero(
+        &self,
+        offset: u64,
+        length: u64,
+        how: Zeroing,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<(), Code> {
         let unwritten = match &self.backing {
             Backing::File { file, .. } if how.hole => file.fallocate(Fallocate::ZeroKeepSize, offset, length),
             _ => Err(uext4::Error::NotSupported("zeros without writing them")),
@@ -255,21 +262,24 @@ impl Export {
                 return Err(Code::NotSupported);
             }
             Err(uext4::Error::NotSupported(_) | uext4::Error::Incompatible { .. }) => {
-                self.write_zeros(offset, length).map_err(code)?;
+                self.write_zeros(offset, length, goes_on)?;
             }
             Err(error) => return Err(code(error)),
         }
         if how.durable { self.flush().map_err(code) } else { Ok(()) }
     }
 
-    fn write_zeros(&self, offset: u64, length: u64) -> uext4::Result<()> {
-        let mut zeros = self.pool.take(ZEROS)?;
+    fn write_zeros(&self, offset: u64, length: u64, goes_on: impl Fn() -> bool) -> Result<(), Code> {
+        let mut zeros = self.pool.take(ZEROS).map_err(|error| code(error.into()))?;
         zeros.fill(0);
         let (mut pos, end) = (offset, offset + length);
         while pos < end {
             // After the first call, at whole pieces.
             let next = ((pos / ZEROS as u64 + 1) * ZEROS as u64).min(end);
-            self.write(&zeros[..(next - pos) as usize], pos, false)?;
+            if !goes_on() {
+                return Err(Code::Shutdown);
+            }
+            self.write(&zeros[..(next - pos) as usize], pos, false).map_err(code)?;
             pos = next;
         }
         Ok(())
