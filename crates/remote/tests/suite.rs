@@ -2,6 +2,7 @@
 
 mod conformance;
 mod nbd;
+mod nbd_hostile;
 mod nbd_lost;
 mod rbd;
 mod rbd_fork;
