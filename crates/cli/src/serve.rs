@@ -11,11 +11,16 @@ use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use uext4::{DeviceSpec, OpenOptions, Switches, Target, Volume};
-use uext4_serve::{Export, Fault, Server, ServerOptions};
+use uext4_serve::{Export, Fault, Server, ServerOptions, Stopper};
 
 /// The port of the protocol.
 const PORT: u16 = 10809;
+/// A signal this long after the first one ends the program at once. Some senders send two in a row.
+const INSIST: Duration = Duration::from_secs(1);
 
 /// `uext4 serve`.
 #[derive(Args)]
@@ -27,7 +32,8 @@ uext4-serve.sock in $XDG_RUNTIME_DIR (/run for root).
 
 What a client flushed or wrote with FUA survives a crash, and a flush of one client covers the completed writes of all.
 SIGTERM and SIGINT end the server: requests under way are finished, all is written home, the socket is removed, and
-the volume is clean. If the server is killed, the next use of the volume recovers it.
+the volume is clean. Another signal, a second later or more, ends it at once: a device that hangs may keep it waiting.
+If the server is killed, the next use of the volume recovers it.
 
 The socket can be used by its owner only. TCP has no encryption and no password: whoever can connect can read and
 write.")]
@@ -65,12 +71,11 @@ pub fn run(args: &ServeArgs, globals: &Globals) -> Result<(), CliError> {
     }
     let name = args.operand.as_os_str();
     // Before anything is opened, so that a signal from here on leaves nothing behind.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
-    let signals = signals.map_err(|error| CliError::host(name, "serve", &error))?;
+    let asked = Asked::watch().map_err(|error| CliError::host(name, "serve", &error))?;
     let write = !args.read_only;
     let how = OpenHow { write, background: true, ..OpenHow::reading(globals, args.force, Switches::ON) };
     let (export, volume) = open(args, &how)?;
-    let served = serve(args, globals, export, signals);
+    let served = serve(args, globals, export, &asked);
     match volume {
         Some((spec, volume)) => {
             served.and(how.close_volume(&spec, volume).map_err(|error| CliError::at(name, error)))
@@ -100,7 +105,7 @@ fn open(args: &ServeArgs, how: &OpenHow<'_>) -> Result<(Export, Option<(DeviceSp
 }
 
 /// Serves until it is over. Everything is durable then.
-fn serve(args: &ServeArgs, globals: &Globals, export: Export, mut signals: Signals) -> Result<(), CliError> {
+fn serve(args: &ServeArgs, globals: &Globals, export: Export, asked: &Asked) -> Result<(), CliError> {
     let name = args.operand.as_os_str();
     let options = ServerOptions { connections: args.connections.into(), once: args.once };
     let failed = |error| failed(name, error);
@@ -121,25 +126,71 @@ fn serve(args: &ServeArgs, globals: &Globals, export: Export, mut signals: Signa
         let address = server.listen_on(address).map_err(failed)?;
         places.push(format!("nbd://{address}/{}", escaped(args.export.as_bytes())));
     }
-    let (stopper, handle) = (server.stopper(), signals.handle());
-    let wait = move || {
-        for _signal in signals.forever() {
-            stopper.stop();
-        }
-    };
-    let waiting = std::thread::Builder::new().name("uext4-signals".into()).spawn(wait);
-    let waiting = waiting.map_err(|error| CliError::host(name, "serve", &error))?;
+    asked.ends(server.stopper());
     let shown = text::visible(name.as_bytes());
     let how = if server.export().is_writable() { "" } else { ", read-only" };
     let ready =
         format!("serving {shown} ({} bytes{how}) at {}\n", server.export().size(), places.join(" and "));
     let told = out::print(ready.as_bytes());
     let warn = |fault: &Fault| error::warn(&globals.command, globals.json, &shown, &fault.to_string());
-    let served = told.and_then(|()| server.run(warn).map_err(failed));
-    handle.close();
-    // It has nothing that can fail.
-    let _ended = waiting.join();
-    served
+    told.and_then(|()| server.run(warn).map_err(failed))
+}
+
+/// Signals that ask for the end, from before anything is opened until all is closed.
+struct Asked {
+    state: Arc<Mutex<AskedState>>,
+    signals: signal_hook::iterator::Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct AskedState {
+    /// When the first one came.
+    first: Option<Instant>,
+    /// Ends the server, once there is one.
+    stopper: Option<Stopper>,
+}
+
+impl Asked {
+    fn watch() -> std::io::Result<Asked> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let (state, handle) = (Arc::new(Mutex::new(AskedState::default())), signals.handle());
+        let seen = state.clone();
+        let work = move || {
+            for signal in signals.forever() {
+                let mut state = lock(&seen);
+                let first = *state.first.get_or_insert_with(Instant::now);
+                if first.elapsed() >= INSIST {
+                    // The program ends here. Should that fail, the sender has another try.
+                    let _failed = signal_hook::low_level::emulate_default_handler(signal);
+                }
+                state.stopper.iter().for_each(Stopper::stop);
+            }
+        };
+        let thread = std::thread::Builder::new().name("uext4-signals".into()).spawn(work)?;
+        Ok(Asked { state, signals: handle, thread: Some(thread) })
+    }
+
+    /// What a signal ends from now on. It may have come already.
+    fn ends(&self, stopper: Stopper) {
+        let mut state = lock(&self.state);
+        if state.first.is_some() {
+            stopper.stop();
+        }
+        state.stopper = Some(stopper);
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.signals.close();
+        // It has nothing that can fail.
+        let _ended = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn lock(state: &Mutex<AskedState>) -> MutexGuard<'_, AskedState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn failed(name: &OsStr, error: uext4_serve::Error) -> CliError {

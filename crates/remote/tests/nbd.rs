@@ -312,7 +312,27 @@ fn over_tcp() {
         assert_eq!(device.describe().engine, "nbd");
         assert_eq!(device.describe().locator, format!("//{host}:{port}/a%20disk"));
         conformance(&*device);
+        assert!(is_asked_in_time(port), "a machine that goes without a word would be waited for for ever");
     }
+}
+
+/// Whether a connection to this port has the timer of `SO_KEEPALIVE` running, for a minute at the most.
+fn is_asked_in_time(port: u16) -> bool {
+    let asked = || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        table.lines().any(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (timer, left) = fields[5].split_once(':').unwrap_or_default();
+            let ours = fields[2].ends_with(&format!(":{port:04X}")) && fields[3] == "01";
+            ours && timer == "02" && u64::from_str_radix(left, 16).is_ok_and(|left| left <= 6000)
+        })
+    };
+    // Another timer may run while something is under way.
+    let again = |_| {
+        std::thread::sleep(Duration::from_millis(20));
+        asked()
+    };
+    (0..50).any(again)
 }
 
 /// ddrescue's map says which bytes cannot be read.
@@ -587,4 +607,75 @@ fn tls_with_shared_keys() {
     let secret = open_server.device("").replace("nbd+unix", "nbds+unix");
     let refused = open(&format!("{secret}&tls-verify-peer=0"), true).unwrap_err();
     assert!(matches!(refused, Error::Remote { .. }), "{refused}");
+}
+
+/// Runs a program that must succeed.
+fn run(program: &str, arguments: &[&str]) {
+    let output = std::process::Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+}
+
+/// A directory as libnbd and nbdkit want it: who signs (`ca-cert.pem`), a server called `localhost`, and a client.
+fn certificates(directory: &std::path::Path) -> String {
+    std::fs::create_dir(directory).unwrap();
+    let at = |name: &str| directory.join(name).display().to_string();
+    for (name, template) in [
+        ("ca", "cn = us\nca\ncert_signing_key\n"),
+        ("server", "cn = localhost\ndns_name = localhost\ntls_www_server\nsigning_key\nencryption_key\n"),
+        ("client", "cn = somebody\ntls_www_client\nsigning_key\nencryption_key\n"),
+    ] {
+        let (key, certificate, info) =
+            (at(&format!("{name}-key.pem")), at(&format!("{name}-cert.pem")), at("info"));
+        std::fs::write(&info, template).unwrap();
+        run("certtool", &["--generate-privkey", "--ecc", "--outfile", &key]);
+        let made = ["--template", &info, "--load-privkey", &key, "--outfile", &certificate];
+        let (ca_key, ca) = (at("ca-key.pem"), at("ca-cert.pem"));
+        match name {
+            "ca" => run("certtool", &[&["--generate-self-signed"], &made[..]].concat()),
+            _ => {
+                let signed = ["--load-ca-certificate", &ca, "--load-ca-privkey", &ca_key];
+                run("certtool", &[&["--generate-certificate"], &made[..], &signed].concat());
+            }
+        }
+    }
+    directory.display().to_string()
+}
+
+/// The server's certificate must be signed by whom the user trusts, and be for the host; the client shows its own.
+#[test]
+fn tls_with_certificates() {
+    needs!(Need::Tool("nbdkit"), Need::Tool("certtool"));
+    let scratch = Scratch::new(1 << 20);
+    let (ours, others) = (certificates(&scratch.file("ours")), certificates(&scratch.file("others")));
+    let kept = format!("--tls-certificates={ours}");
+    let server = NbdServer::nbdkit(&["--tls=require", &kept, "--tls-verify-peer", "memory", "4M"]);
+    let port = by_tcp(server.socket());
+    let at = |host: &str, options: &str| open(&format!("nbds://{host}:{port}/?{options}"), true);
+    let trusted = format!("tls-certificates={ours}");
+    let device = at("localhost", &trusted).unwrap();
+    assert!(has_note(&*device, "with TLS"));
+    conformance(&*device);
+    drop(device);
+    let refused = |host: &str, options: &str| {
+        let error = at(host, options).expect_err(options);
+        assert!(matches!(error, Error::Remote { action: "connect", .. }), "{options}: {error}");
+    };
+    // Another name, somebody else's signature, and a client that shows nothing or what the server does not trust.
+    refused("127.0.0.1", &trusted);
+    refused("localhost", &format!("tls-certificates={others}"));
+    refused("localhost", &format!("tls-certificates={others}&tls-verify-peer=0"));
+    std::fs::remove_file(scratch.file("ours/client-cert.pem")).unwrap();
+    std::fs::remove_file(scratch.file("ours/client-key.pem")).unwrap();
+    refused("localhost", &trusted);
+    // A server that asks for nothing.
+    let server = NbdServer::nbdkit(&["--tls=require", &kept, "memory", "4M"]);
+    let port = by_tcp(server.socket());
+    let at = |host: &str, options: &str| open(&format!("nbds://{host}:{port}/?{options}"), true);
+    at("localhost", &trusted).unwrap();
+    at("127.0.0.1", &trusted).unwrap_err();
+    for verified in ["", "&tls-verify-peer=1"] {
+        at("localhost", &format!("tls-certificates={others}{verified}")).unwrap_err();
+    }
+    at("localhost", &format!("tls-certificates={others}&tls-verify-peer=0")).unwrap();
+    at("127.0.0.1", &format!("{trusted}&tls-verify-peer=0")).unwrap();
 }

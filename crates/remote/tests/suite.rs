@@ -2,8 +2,8 @@
 
 mod conformance;
 mod nbd;
+mod nbd_hostile;
 mod nbd_lost;
-mod nbd_tls;
 mod rbd;
 mod rbd_fork;
 mod rbd_keys;

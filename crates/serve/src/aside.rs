@@ -8,6 +8,7 @@ use crate::stop::{clear, wake};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use uext4::Buffer;
@@ -43,6 +44,8 @@ pub(crate) enum Gained {
 pub(crate) struct Aside {
     export: Arc<Export>,
     event: Arc<OwnedFd>,
+    /// The client has gone without a word: what was not begun is not done any more.
+    abandoned: Arc<AtomicBool>,
     helper: Option<Helper>,
 }
 
@@ -59,7 +62,12 @@ impl Aside {
     pub(crate) fn new(export: &Arc<Export>) -> io::Result<Aside> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let event = Arc::new(rustix::event::eventfd(0, flags)?);
-        Ok(Aside { export: export.clone(), event, helper: None })
+        Ok(Aside { export: export.clone(), event, abandoned: Arc::default(), helper: None })
+    }
+
+    /// Ends soon: hours of written zeros for a client that has gone would hold up the server's end.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
     }
 
     /// Readable when something may be finished.
@@ -81,12 +89,15 @@ impl Aside {
     fn start(&self) -> io::Result<Helper> {
         let (jobs, todo) = channel::<Job>();
         let (done, finished) = channel();
-        let (export, event) = (self.export.clone(), self.event.clone());
+        let (export, event, abandoned) = (self.export.clone(), self.event.clone(), self.abandoned.clone());
         let work = move || {
             let _wakes = WakesAtEnd(event.clone());
             // Until the connection drops its end.
             for job in todo {
-                let result = run(&export, job.work);
+                let result = match abandoned.load(Ordering::Relaxed) {
+                    true => Err(Code::Shutdown),
+                    false => run(&export, job.work, &abandoned),
+                };
                 if done.send(Finished { tag: job.tag, result }).is_err() {
                     return;
                 }
@@ -131,7 +142,7 @@ impl Drop for WakesAtEnd {
     }
 }
 
-fn run(export: &Export, work: Work) -> Result<Gained, Code> {
+fn run(export: &Export, work: Work, abandoned: &AtomicBool) -> Result<Gained, Code> {
     match work {
         Work::Read { offset, mut into } => {
             export.read(&mut into, offset).map(|()| Gained::Read(into)).map_err(code)
@@ -143,7 +154,10 @@ fn run(export: &Export, work: Work) -> Result<Gained, Code> {
         Work::Trim { offset, length, durable } => {
             export.trim(offset, length, durable).map_err(code).map(nothing)
         }
-        Work::Zero { offset, length, how } => export.zero(offset, length, how).map(nothing),
+        Work::Zero { offset, length, how } => {
+            let goes_on = || !abandoned.load(Ordering::Relaxed);
+            export.zero(offset, length, how, goes_on).map(nothing)
+        }
         Work::Status { offset, length, one } => {
             export.status(offset, length, one).map(Gained::Status).map_err(code)
         }

@@ -81,6 +81,8 @@ pub(crate) struct Connection<'c> {
     ended: bool,
     /// Nobody takes answers any more.
     closed: bool,
+    /// The client has taken its leave: what it sent before is done all the same.
+    parted: bool,
     /// When the server ends: until when the client may take answers.
     deadline: Option<Instant>,
 }
@@ -134,6 +136,7 @@ impl<'c> Connection<'c> {
             landed: Vec::new(),
             ended: false,
             closed: false,
+            parted: false,
             deadline: None,
         })
     }
@@ -172,7 +175,10 @@ impl<'c> Connection<'c> {
 
     /// Waits for what is still under way, which is not answered any more.
     fn settle(self) {
-        let Connection { lane, aside, flights, export, .. } = self;
+        let Connection { lane, aside, flights, export, parted, .. } = self;
+        if !parted {
+            aside.abandon();
+        }
         drop(lane);
         if let Backing::Device { turns, .. } = export.backing() {
             flights.iter().flatten().filter(|flight| flight.turn).for_each(|_| turns.end());
@@ -230,7 +236,7 @@ impl<'c> Connection<'c> {
     /// Checks a request, and begins it unless its payload is to come.
     fn admit(&mut self, request: Request) -> Result<(), Fault> {
         if request.command == Command::Disconnect {
-            self.ended = true;
+            (self.ended, self.parted) = (true, true);
             return Ok(());
         }
         let allowed = request.check(&self.limits);
@@ -431,10 +437,18 @@ impl<'c> Connection<'c> {
             return Ok(());
         }
         if self.outbox.send(&self.stream)? == Moved::Closed {
-            (self.ended, self.closed) = (true, true);
-            self.outbox = Outbox::default();
+            self.lose_client();
         }
         Ok(())
+    }
+
+    /// Nobody is there any more.
+    fn lose_client(&mut self) {
+        (self.ended, self.closed) = (true, true);
+        self.outbox = Outbox::default();
+        if !self.parted {
+            self.aside.abandon();
+        }
     }
 
     /// Sleeps until there is something to do.
@@ -445,7 +459,9 @@ impl<'c> Connection<'c> {
         let lane = self.event.as_ref().filter(|_| self.in_lane > 0);
         let blind = self.in_lane > 0 && lane.is_none();
         let again = blind.then(|| Instant::now() + AGAIN);
-        let deadline = match (self.deadline, again) {
+        // Only answers have a time, not the device.
+        let patience = self.deadline.filter(|_| !self.outbox.is_empty());
+        let deadline = match (patience, again) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
@@ -458,7 +474,9 @@ impl<'c> Connection<'c> {
             polled.push(poll_in(event.as_fd()));
             polled.len() - 1
         });
-        let socket_at = (!flags.is_empty()).then(|| {
+        // Asked for nothing, the system still tells that the other side has closed its socket.
+        let leaving = self.ended && !self.closed;
+        let socket_at = (leaving || !flags.is_empty()).then(|| {
             polled.push(PollFd::new(&self.stream, flags));
             polled.len() - 1
         });
@@ -466,6 +484,10 @@ impl<'c> Connection<'c> {
         let ready = |at: Option<usize>| at.is_some_and(|at| is_ready(&polled[at]));
         let woken =
             Woken { socket: ready(socket_at), lane: ready(lane_at) || blind, aside: is_ready(&polled[0]) };
+        let gone = PollFlags::HUP | PollFlags::ERR;
+        if leaving && socket_at.is_some_and(|at| polled[at].revents().intersects(gone)) {
+            self.lose_client();
+        }
         match self.deadline {
             None if self.stop.is_thrown() => {
                 self.deadline = Some(Instant::now() + Duration::from_secs(PATIENCE));

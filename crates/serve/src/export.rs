@@ -20,6 +20,8 @@ use uext4::{Fallocate, File, State, Volume, WriteFlags};
 const PREFERRED: u32 = 4096;
 /// Zeros that are written in one call.
 const ZEROS: usize = 1 << 20;
+/// Zeros that a device is told to make in one call. Other writes have their turn in between.
+const ZEROED: usize = 16 << 20;
 /// Most extents in one answer. A client asks again for the rest.
 const EXTENTS_MAX: usize = 1024;
 
@@ -243,8 +245,15 @@ impl Export {
         if durable { self.flush() } else { Ok(()) }
     }
 
-    /// Makes a range zeros. `hole`: without data blocks if that is faster; `fast`: in no other way.
-    pub(crate) fn zero(&self, offset: u64, length: u64, how: Zeroing) -> Result<(), Code> {
+    /// Makes a range zeros. `hole`: without data blocks if that is faster; `fast`: in no other way. It ends with an
+    /// error soon after `goes_on` says no.
+    pub(crate) fn zero(
+        &self,
+        offset: u64,
+        length: u64,
+        how: Zeroing,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<(), Code> {
         let unwritten = match &self.backing {
             Backing::File { file, .. } if how.hole => file.fallocate(Fallocate::ZeroKeepSize, offset, length),
             _ => Err(uext4::Error::NotSupported("zeros without writing them")),
@@ -255,35 +264,44 @@ impl Export {
                 return Err(Code::NotSupported);
             }
             Err(uext4::Error::NotSupported(_) | uext4::Error::Incompatible { .. }) => {
-                self.write_zeros(offset, length).map_err(code)?;
+                self.write_zeros(offset, length, goes_on)?;
             }
             Err(error) => return Err(code(error)),
         }
         if how.durable { self.flush().map_err(code) } else { Ok(()) }
     }
 
-    fn write_zeros(&self, offset: u64, length: u64) -> uext4::Result<()> {
+    /// Whole blocks of a device by the device, the rest by writes.
+    fn write_zeros(&self, offset: u64, length: u64, goes_on: impl Fn() -> bool) -> Result<(), Code> {
         let (start, end) = (offset.next_multiple_of(self.block), (offset + length) & !(self.block - 1));
-        match &self.backing {
-            Backing::Device { device, turns } if start < end => {
-                self.copy_zeros(offset, start - offset)?;
-                self.copy_zeros(end, offset + length - end)?;
-                let _alone = turns.alone();
-                Ok(device.write_zeros(start, end - start)?)
+        let (device, turns) = match &self.backing {
+            Backing::Device { device, turns } if start < end => (device, turns),
+            _ => return self.copy_zeros(offset, length, &goes_on),
+        };
+        self.copy_zeros(offset, start - offset, &goes_on)?;
+        self.copy_zeros(end, offset + length - end, &goes_on)?;
+        for at in (start..end).step_by(ZEROED) {
+            if !goes_on() {
+                return Err(Code::Shutdown);
             }
-            _ => self.copy_zeros(offset, length),
+            let _alone = turns.alone();
+            let part = (end - at).min(ZEROED as u64);
+            device.write_zeros(at, part).map_err(|error| code(error.into()))?;
         }
+        Ok(())
     }
 
-    /// The same by writes.
-    fn copy_zeros(&self, offset: u64, length: u64) -> uext4::Result<()> {
-        let mut zeros = self.pool.take(ZEROS)?;
+    fn copy_zeros(&self, offset: u64, length: u64, goes_on: impl Fn() -> bool) -> Result<(), Code> {
+        let mut zeros = self.pool.take(ZEROS).map_err(|error| code(error.into()))?;
         zeros.fill(0);
         let (mut pos, end) = (offset, offset + length);
         while pos < end {
             // After the first call, at whole pieces.
             let next = ((pos / ZEROS as u64 + 1) * ZEROS as u64).min(end);
-            self.write(&zeros[..(next - pos) as usize], pos, false)?;
+            if !goes_on() {
+                return Err(Code::Shutdown);
+            }
+            self.write(&zeros[..(next - pos) as usize], pos, false).map_err(code)?;
             pos = next;
         }
         Ok(())

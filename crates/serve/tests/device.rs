@@ -3,7 +3,7 @@
 use crate::common::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uext4::device::{Device, DeviceSpec, LatencyDevice, MemoryDevice, OpenOptions};
 use uext4_serve::{Export, ServerOptions};
 use uext4_testkit::device::LateDevice;
@@ -118,6 +118,93 @@ fn a_write_of_some_bytes_waits_for_blocks_under_way() {
     assert_eq!((whole.simple(), some.simple()), ((1, 0), (2, 0)));
     assert_eq!(whole.read(0, 512).unwrap(), [&[8; 100][..], &[7; 412]].concat());
     served.end();
+}
+
+/// A write of whole blocks is under way when its client breaks off: others must not wait for its turn for ever.
+#[test]
+fn a_client_that_breaks_off_gives_its_turn_back() {
+    let late = LateDevice::new(memory(&contents(1 << 20)));
+    let handle = late.handle();
+    let served = Served::start(Export::device(Arc::new(late), false).unwrap(), ServerOptions::default());
+    let (mut whole, mut some) = (served.client(false), served.client(false));
+    handle.hold();
+    // And half of another request.
+    whole.put(&[&header(WRITE, 0, 1, 0, 512)[..], &[7; 512], &header(READ, 0, 2, 0, 512)[..9]].concat());
+    while handle.waiting() == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(whole);
+    assert_eq!(some.write(0, 0, &[8; 100]), 0);
+    handle.release();
+    assert_eq!(served.end(), ["the client left in the middle of a message"]);
+}
+
+/// The helper of a client that broke off has ended when the server has.
+#[test]
+fn nothing_goes_on_after_the_end() {
+    let device = memory(&contents(1 << 20));
+    let slow = LatencyDevice::new(device.clone(), Some(Duration::from_millis(400)), None);
+    let served = Served::start(Export::device(Arc::new(slow), false).unwrap(), ServerOptions::default());
+    let mut client = served.client(false);
+    // Some bytes of a block: a read, and a write.
+    client.put(&[&header(WRITE, 0, 1, 0, 100)[..], &[0; 100]].concat());
+    std::thread::sleep(Duration::from_millis(150));
+    client.put(&[0]);
+    drop(client);
+    served.end();
+    let bytes = || {
+        let mut bytes = aligned(512);
+        device.read_at(&mut bytes, 0).unwrap();
+        bytes.to_vec()
+    };
+    let at_end = bytes();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(bytes() == at_end);
+}
+
+/// Zeros that take a minute: for a client that has gone without a word they are not written to their end. One that has
+/// taken its leave has a right to them.
+#[test]
+fn zeros_for_a_client_that_has_gone_hold_up_nobody() {
+    let device = memory(&contents(32 << 20));
+    let slow = LatencyDevice::new(device.clone(), Some(Duration::from_millis(20)), None);
+    let served = Served::start(Export::device(Arc::new(slow), false).unwrap(), ServerOptions::default());
+    let mut client = served.client(false);
+    (0..100).for_each(|cookie| client.send(WRITE_ZEROES, 0, cookie, 0, 32 << 20));
+    std::thread::sleep(Duration::from_millis(100));
+    drop(client);
+    let mut polite = served.client(false);
+    for cookie in 0..40 {
+        polite.send(WRITE_ZEROES, 0, cookie, (24 << 20) + cookie * 512, 512);
+    }
+    polite.send(DISCONNECT, 0, 40, 0, 0);
+    drop(polite);
+    // What comes after a stop is refused.
+    std::thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    served.end();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let mut bytes = aligned(41 * 512);
+    device.read_at(&mut bytes, 24 << 20).unwrap();
+    assert!(bytes[..40 * 512].iter().all(|byte| *byte == 0));
+    assert_eq!(bytes[40 * 512..], contents(32 << 20)[(24 << 20) + 40 * 512..][..512]);
+}
+
+#[test]
+fn no_transfer_is_longer_than_promised() {
+    let longest = 32 << 20;
+    let (served, device) = serve_memory(longest + (1 << 20));
+    let mut client = served.client(false);
+    let data = vec![9; longest as usize + 1];
+    for (length, error) in [(longest, 0), (longest + 1, EINVAL)] {
+        let read = client.read(0, length as u32);
+        assert_eq!(read.map_or_else(|error| error, |_| 0), error, "{length}");
+        assert_eq!(client.write(0, 0, &data[..length as usize]), error, "{length}");
+    }
+    served.end();
+    let mut end = aligned(512);
+    device.read_at(&mut end, longest).unwrap();
+    assert_eq!(end[..], contents(longest as usize + 512)[longest as usize..]);
 }
 
 #[test]

@@ -188,6 +188,35 @@ fn a_short_read_of_a_device_is_an_error() {
 }
 
 #[test]
+fn a_short_write_of_a_device_is_an_error() {
+    let fault = Arc::new(FaultDevice::new(memory(&contents(SIZE as usize))));
+    let handle = fault.handle();
+    let served = Served::start(Export::device(fault, false).unwrap(), ServerOptions::default());
+    let mut client = served.client(true);
+    let action = uext4_testkit::device::FaultAction::Short(512);
+    handle.arm(Fault { action, ..Fault::nth(FaultOn::Op(Op::Write), 1) });
+    assert_eq!(client.write(0, 0, &[1; 4096]), EIO);
+    assert_eq!(client.write(0, 0, &[1; 4096]), 0);
+    served.end();
+}
+
+/// Zeros are written piece by piece, and the first one fails.
+#[test]
+fn zeros_of_which_a_piece_fails_are_an_error() {
+    let fault = Arc::new(FaultDevice::new(memory(&contents(SIZE as usize))));
+    let handle = fault.handle();
+    let served = Served::start(Export::device(fault, false).unwrap(), ServerOptions::default());
+    let mut client = served.client(true);
+    for piece in 1..=3 {
+        handle.arm(Fault::nth(FaultOn::Op(Op::Write), piece));
+        assert_eq!(client.done(WRITE_ZEROES, NO_HOLE, 0, 3 << 20), EIO, "{piece}");
+    }
+    assert_eq!(client.done(WRITE_ZEROES, NO_HOLE, 0, 3 << 20), 0);
+    assert_eq!(client.read(0, 3 << 20), Ok(vec![0; 3 << 20]));
+    served.end();
+}
+
+#[test]
 fn a_failed_sync_at_the_end_is_told() {
     let fault = Arc::new(FaultDevice::new(memory(&contents(SIZE as usize))));
     let handle = fault.handle();

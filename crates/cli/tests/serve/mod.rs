@@ -13,9 +13,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
-use uext4_testkit::{Need, Scratch, Volume, VolumeBuilder, e2fsck_clean, needs};
+use std::time::{Duration, Instant};
+use uext4_testkit::{NbdServer, Need, Scratch, Volume, VolumeBuilder, e2fsck_clean, needs};
 
 /// Bytes of `/disk`.
 const SIZE: u64 = 16 << 20;
@@ -131,6 +134,62 @@ fn each_signal_ends_it_with_all_written_home() {
         e2fsck_clean(image.path());
         assert_eq!(common::content(&image, "/disk")[9 << 20..][..5000], [byte; 5000]);
     }
+}
+
+/// A device whose server says nothing: the first signal waits for it, the second one does not.
+#[test]
+fn a_second_signal_ends_it_although_its_device_hangs() {
+    needs!(Need::Tool("nbdkit"));
+    let scratch = Scratch::new(1 << 20);
+    let silent = UnixListener::bind(scratch.file("silent")).unwrap();
+    let mut command = common::command(["serve"]);
+    command.arg(format!("nbd+unix:///?socket={}", scratch.file("silent").display()));
+    command.arg("--socket").arg(scratch.file("s"));
+    let mut server = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let _client = silent.accept().unwrap();
+    let end = |server: &Child| kill_process(Pid::from_child(server), Signal::TERM).unwrap();
+    end(&server);
+    end(&server);
+    std::thread::sleep(Duration::from_millis(1200));
+    let waits = server.try_wait().unwrap();
+    end(&server);
+    let begun = Instant::now();
+    while server.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ended = server.try_wait().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(waits, None, "two signals in a row are one");
+    assert_eq!(ended.and_then(|status| status.signal()), Some(Signal::TERM.as_raw()));
+}
+
+/// Hundredths of a second for which a process has used processors.
+fn used(process: &Child) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// Clients have five seconds for their last answers, and a device has as long as it takes.
+#[test]
+fn a_stop_that_waits_for_its_device_sleeps() {
+    needs!(Need::Tool("nbdkit"));
+    let scratch = Scratch::new(1 << 20);
+    let slow = NbdServer::nbdkit(&["--filter=delay", "memory", "1M", "wdelay=9"]);
+    let mut serving = Serving::new(slow.device(""), &scratch, &[]);
+    let mut client = serving.client();
+    client.put(&[&client::header(client::WRITE, 0, 1, 0, 512)[..], &[7; 512]].concat());
+    std::thread::sleep(Duration::from_millis(300));
+    serving.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(5500));
+    let before = used(&serving.server);
+    std::thread::sleep(Duration::from_millis(1500));
+    let ticks = used(&serving.server) - before;
+    assert!(ticks < 8, "{ticks} ticks of 150");
+    assert_eq!(client.simple(), (1, 0));
+    let (status, stderr) = serving.end_of();
+    assert!(status.success() && stderr.is_empty(), "{status}: {stderr}");
 }
 
 #[test]

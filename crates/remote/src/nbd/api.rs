@@ -25,6 +25,9 @@ const FLAG_NO_HOLE: u32 = 2;
 /// `LIBNBD_AIO_DIRECTION_WRITE`.
 const DIRECTION_WRITE: c_int = 2;
 
+/// What is said where libnbd says nothing.
+const UNKNOWN: &str = "an unknown error";
+
 /// `struct nbd_handle`.
 #[repr(C)]
 struct Raw {
@@ -149,7 +152,7 @@ impl Api {
         let (reason, errno) = unsafe {
             let text = (self.functions.get_error)();
             let reason = match text.is_null() {
-                true => "an unknown error".to_owned(),
+                true => UNKNOWN.to_owned(),
                 false => CStr::from_ptr(text).to_string_lossy().into_owned(),
             };
             (reason, (self.functions.get_errno)())
@@ -271,7 +274,14 @@ impl Handle {
 
     /// Bytes of the export.
     pub(super) fn size(&self) -> Answer<u64> {
-        u64::try_from(call!(self, get_size)).map_err(|_negative| self.api.fault())
+        match call!(self, get_size) {
+            // libnbd passes on whatever the server says, so that -1 may be a size, too: then it has no error.
+            size @ ..0 => Err(match self.api.fault() {
+                fault if size == -1 && fault.reason != UNKNOWN => fault,
+                _ => Fault { reason: "an export of 8 EiB or more".into(), errno: libc::EFBIG },
+            }),
+            size => Ok(size.cast_unsigned()),
+        }
     }
 
     /// Bytes; 0 if the server does not tell.

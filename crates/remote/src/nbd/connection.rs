@@ -3,8 +3,10 @@
 use super::api::{Fault, Handle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, sockopt};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use uext4_blockdev::Process;
 
 /// Why the device is lost: its first connection that ended says it. Nothing is sent after that, on any connection.
@@ -18,6 +20,13 @@ impl Lost {
         self.0.get().map(String::as_str)
     }
 }
+
+/// A server's machine that has said nothing for so long is asked whether it is still there, again after each
+/// [`ASK_AGAIN`], and [`ASK_TIMES`] at most: a machine that has gone without a word is lost after three minutes. For as
+/// long as a request could not even be delivered, the system tries to (15 minutes, unless set otherwise).
+const ASK_AFTER: Duration = Duration::from_secs(60);
+const ASK_AGAIN: Duration = Duration::from_secs(15);
+const ASK_TIMES: u32 = 8;
 
 /// See the module.
 pub(super) struct Connection {
@@ -39,6 +48,8 @@ impl Connection {
     /// Takes over a connection that has been negotiated.
     pub(super) fn new(handle: Handle, process: Process, lost: Arc<Lost>) -> Result<Self, Fault> {
         let socket = handle.socket()?;
+        // Without it, the system's own times hold: there are none for who waits for an answer.
+        let _asked_or_not = ask_now_and_then(&socket);
         Ok(Connection { handle, socket, process, lost })
     }
 
@@ -139,6 +150,17 @@ impl Connection {
         }
         self.record(fault());
     }
+}
+
+/// Lets the system ask the other machine now and then whether it still knows the connection.
+fn ask_now_and_then(socket: &OwnedFd) -> Result<(), Errno> {
+    if !matches!(sockopt::socket_domain(socket)?, AddressFamily::INET | AddressFamily::INET6) {
+        return Ok(());
+    }
+    sockopt::set_tcp_keepidle(socket, ASK_AFTER)?;
+    sockopt::set_tcp_keepintvl(socket, ASK_AGAIN)?;
+    sockopt::set_tcp_keepcnt(socket, ASK_TIMES)?;
+    sockopt::set_socket_keepalive(socket, true)
 }
 
 impl AsFd for Connection {
