@@ -192,6 +192,28 @@ def test_memory_of_a_request_is_pinned(volume: uext4.Volume) -> None:
     assert refused
 
 
+def test_a_file_that_is_made_shorter_meanwhile(volume: uext4.Volume) -> None:
+    data = b"\1" * 65536
+    ended = threading.Event()
+    with volume.open_raw("/short", "w+") as file:
+        file.write(data)
+
+        def change() -> None:
+            while not ended.is_set():
+                file.truncate(0)
+                file.pwrite(data, 0)
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            left = {file.pread(65536, 0).strip(b"\1") for _ in range(5000)}
+        finally:
+            ended.set()
+            thread.join()
+    # What is there is there, and behind its end is nothing.
+    assert left == {b""}
+
+
 def test_the_interpreter_runs_during_io(volume: uext4.Volume) -> None:
     """A thread that only counts goes on while another one syncs, which takes the device's time."""
     counted = 0

@@ -76,6 +76,28 @@ def test_memory_that_nobody_names_is_pinned_until_the_request_is_over(file: uext
         assert memory[start : start + BLOCK] == bytes(range(64)) * 64
 
 
+def test_memory_is_pinned_until_a_closed_queue_has_ended(file: uext4.File) -> None:
+    queue = file.volume.queue(4)
+    memory = bytearray(3 * BLOCK)
+    with memoryview(memory) as whole:
+        start = next(at for at in range(2 * BLOCK) if queue._native.is_aligned(whole[at : at + BLOCK]))
+    queue.read(file, memoryview(memory)[start : start + BLOCK], 0)
+    began = time.monotonic()
+    queue.submit()
+    closing = threading.Thread(target=queue.close)
+    closing.start()
+    time.sleep(LATENCY / 4)
+    try:
+        memory.extend(b"more")
+    except BufferError:
+        pass
+    else:
+        assert time.monotonic() - began >= 0.9 * LATENCY
+    closing.join()
+    memory.extend(b"more")
+    assert memory[start : start + BLOCK] == bytes(range(64)) * 64
+
+
 def test_memory_of_a_cancelled_request_is_pinned_until_it_is_over(file: uext4.File) -> None:
     async def main() -> None:
         async with file.volume.aio(4) as queue:

@@ -383,3 +383,32 @@ fn a_write_that_fails_leaves_the_image_sound() {
     drop(device);
     save(&memory);
 }
+
+/// Writes that find no room for a second-level table leave nothing counted, however often they are tried.
+#[test]
+fn writes_without_room_for_a_table_leave_no_leaks() {
+    needs!(Need::Tool("qemu-img"), Need::Tool("qemu-io"));
+    let scratch = Scratch::new(64 << 20);
+    let image = image(&scratch, "cluster_size=512");
+    let memory = loaded(&image, std::fs::metadata(&image).unwrap().len().next_multiple_of(512) + 5 * 512);
+    let device = open_on(memory.clone(), &image, true).unwrap();
+    // A table of 512 bytes is about 32 KiB; from 400 KiB on there are none.
+    let write = |number: u64| {
+        device.write_at(&take(512, 7), (400 << 10) + number * (32 << 10), WriteDurability::Cached)
+    };
+    let written = (0..8).take_while(|number| write(*number).is_ok()).count() as u64;
+    assert!((1..4).contains(&written), "{written}");
+    for number in 0..50 {
+        // The first one may get the last cluster for its table.
+        assert_eq!(write(written + number % 5).unwrap_err().errno(), libc::ENOSPC);
+    }
+    device.flush().unwrap();
+    drop(device);
+    let saved = scratch.file("left.qcow2");
+    // With room behind it: QEMU looks at the clusters that the file has.
+    std::fs::write(&saved, [crate::tools::contents(&*memory, 64 << 10), vec![0; 64 << 10]].concat()).unwrap();
+    check(&saved, false);
+    let mut buffer = take(512, 0);
+    open_on(memory, &image, false).unwrap().read_at(&mut buffer, 400 << 10).unwrap();
+    assert_eq!(buffer[0], 7);
+}

@@ -19,7 +19,7 @@ use uext4_testkit::device::{DeviceFile, LateDevice, LateHandle};
 const DISK: u64 = 8 << 20;
 const DEPTH: u32 = 32;
 
-fn memory(size: u64) -> Arc<MemoryDevice> {
+pub(super) fn memory(size: u64) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::new(MemoryOptions::new(size)).unwrap())
 }
 
@@ -30,7 +30,7 @@ fn late(inner: Arc<dyn Device>) -> (Arc<dyn Device>, LateHandle) {
 }
 
 /// An empty image in this file, over a disk.
-fn image(file: Arc<dyn Store>, below: Option<Arc<dyn Disk>>, write: bool) -> Arc<Image> {
+pub(super) fn image(file: Arc<dyn Store>, below: Option<Arc<dyn Disk>>, write: bool) -> Arc<Image> {
     create(&file, Qcow2Options { size: DISK, cluster_size: 65536 }).unwrap();
     let place = tempfile::NamedTempFile::new().unwrap();
     let (format, named) = (None, Named::No);
@@ -56,7 +56,7 @@ fn base(size: u64) -> (Arc<dyn Disk>, LateHandle) {
     (Arc::new(RawDisk::open("base".into(), Bytes::new(file)).unwrap()), handle)
 }
 
-fn buffer(length: usize) -> Buffer {
+pub(super) fn buffer(length: usize) -> Buffer {
     BufferPool::new(length.max(4096)).unwrap().take(length).unwrap()
 }
 

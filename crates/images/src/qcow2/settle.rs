@@ -133,3 +133,24 @@ impl Drop for Image {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::overlap::{buffer, image, memory};
+    use std::sync::atomic::Ordering;
+    use uext4_testkit::device::DeviceFile;
+
+    #[test]
+    fn a_table_that_a_failed_write_was_to_change_is_settled_again() {
+        // Room for four structures, a second-level table, and one cluster of the disk.
+        let image = image(DeviceFile::growing(memory(6 << 16), 0), None, true);
+        image.write(&buffer(4096), 0, false).unwrap();
+        image.flush().unwrap();
+        let failed = image.write(&buffer(4096), 1 << 20, false);
+        assert_eq!(failed.unwrap_err().errno(), libc::ENOSPC);
+        image.flush().unwrap();
+        // Otherwise it stays in memory for ever, and durable writes take the long way.
+        assert!(!image.tables.get(0).unwrap().unsettled.load(Ordering::Acquire));
+        assert!(image.place_to_write(0, 4096, true).unwrap().is_some());
+    }
+}

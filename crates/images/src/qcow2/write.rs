@@ -434,13 +434,18 @@ impl Image {
         }
     }
 
-    /// Notes that the file lacks an entry.
-    pub(super) fn note(&self, state: &mut State, index: u64, table: &Arc<Table>, entry: usize) {
-        let changed = state.tables.entry(index).or_insert_with(|| Changed {
+    /// What the file lacks of a table.
+    fn changed<'a>(&self, state: &'a mut State, index: u64, table: &Arc<Table>) -> &'a mut Changed {
+        state.tables.entry(index).or_insert_with(|| Changed {
             table: Arc::clone(table),
             whole: false,
             units: BTreeSet::new(),
-        });
+        })
+    }
+
+    /// Notes that the file lacks an entry.
+    pub(super) fn note(&self, state: &mut State, index: u64, table: &Arc<Table>, entry: usize) {
+        let changed = self.changed(state, index, table);
         changed.units.insert(entry * self.shape.entry_words() * 8 / self.file.block() as usize);
     }
 
@@ -459,6 +464,8 @@ impl Image {
             loop {
                 // It may be forgotten between both.
                 if let Some(table) = self.tables.get_to_change(index) {
+                    // Also if nothing of it is changed then: the next flush of the tables lets it go.
+                    self.changed(state, index, &table);
                     return Ok(table);
                 }
                 self.table(index)?;
@@ -467,7 +474,10 @@ impl Image {
         let run = state.refcounts.allocate(&self.file, 1, 1)?;
         state.fresh = state.fresh.max(run.end);
         let new = run.start << self.shape.cluster_bits;
-        self.grow_file(new + self.shape.cluster())?;
+        if let Err(error) = self.grow_file(new + self.shape.cluster()) {
+            state.refcounts.release(&self.file, run.start)?;
+            return Err(error);
+        }
         let table = match old {
             Some(old) => old.moved(new),
             None => {
