@@ -1,6 +1,7 @@
 //! Volumes on images of a Ceph cluster, by the command line. Mounts are in `mount/rbd.rs`.
 
 use crate::common::{command, good, json, text, uext4};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -73,7 +74,8 @@ fn a_volume_lives_on_an_image() {
 /// A shell that has the volume open for writing and has run its first lines.
 fn shell(spec: &str, lines: &str) -> Child {
     let mut command = command(["shell", spec]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let stdin = child.stdin.as_mut().unwrap();
     writeln!(stdin, "{lines}\nls /").unwrap();
     let mut said = String::new();
@@ -104,6 +106,62 @@ fn the_volume_of_a_killed_client_is_free_after_a_while() {
     good_when_free(&["mkdir", &format!("{spec}:/second")]);
     assert!(text(["ls", &format!("{spec}:/")]).contains("second"));
     assert_clean(&image);
+}
+
+/// What a client meets that was stopped until the cluster had forgotten it, as a suspended machine is.
+#[derive(Debug, PartialEq, Eq)]
+enum Meanwhile {
+    /// Another client has the image. This one is on the blocklist.
+    Refused,
+    /// The same, but somebody has left the blocklist out.
+    NotRefused,
+    /// Another client had the image, and the time of the blocklist is over.
+    Over,
+}
+
+#[test]
+fn the_volume_of_a_client_that_slept_is_lost_to_it() {
+    needs!(Need::Ceph, Need::Tool("e2fsck"));
+    let ceph = Ceph::shared();
+    for meanwhile in [Meanwhile::Refused, Meanwhile::NotRefused, Meanwhile::Over] {
+        let image = ceph.image(64, &[]);
+        let spec = image.spec();
+        good(["mkfs", &spec]);
+        let mut first = shell(&spec, "mkdir /kept\nsync");
+        let address = image.lock("address");
+        let signal = |signal| kill_process(Pid::from_child(&first), signal).unwrap();
+        signal(Signal::STOP);
+        let start = Instant::now();
+        while ceph.run("rbd", &["status", &image.name]).contains("watcher=") {
+            assert!(start.elapsed() < Duration::from_secs(60), "the cluster does not forget it");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        if meanwhile == Meanwhile::NotRefused {
+            image.break_lock_without_blocklist();
+        }
+        let mut next = Some(shell(&spec, "mkdir /next\nsync"));
+        let end = |next: &mut Option<Child>| {
+            // It ends with its input.
+            let ended = next.take().map(|next| next.wait_with_output().unwrap());
+            assert!(ended.is_none_or(|output| output.status.success()));
+        };
+        if meanwhile == Meanwhile::Over {
+            end(&mut next);
+            ceph.run("ceph", &["osd", "blocklist", "rm", &address]);
+        }
+        signal(Signal::CONT);
+        // It has time to get its watch, and the lock if nobody has it.
+        std::thread::sleep(Duration::from_secs(15));
+        writeln!(first.stdin.take().unwrap(), "mkdir /late\nsync").unwrap();
+        let output = first.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lost = !output.status.success() && said.contains("has lost the exclusive lock");
+        assert!(lost, "{meanwhile:?}: {said}");
+        end(&mut next);
+        let names = text(["ls", &format!("{spec}:/")]);
+        assert!(names.contains("kept") && names.contains("next") && !names.contains("late"), "{names}");
+        assert_clean(&image);
+    }
 }
 
 /// A petabyte takes some hundred requests and some megabytes: with clusters there are few groups, and the journal is

@@ -87,6 +87,50 @@ fn a_cache_that_the_image_turns_on_needs_flushes() {
     assert!(write(&image).capabilities().volatile_cache);
 }
 
+/// With a cache that keeps what was written, another client sees it only after the flush: by call and by queue. Nothing
+/// is as durable as FUA there.
+#[test]
+fn a_flush_of_a_cache_reaches_the_cluster() {
+    needs!(Need::Ceph);
+    let ceph = Ceph::shared();
+    let image = ceph.image(16, &[]);
+    for (option, value) in
+        [("rbd_cache", "true"), ("rbd_cache_policy", "writeback"), ("rbd_cache_max_dirty_age", "600")]
+    {
+        ceph.run("rbd", &["config", "image", "set", &image.name, option, value]);
+    }
+    let device = write(&image);
+    // Until the first one, the cache writes through.
+    device.flush().unwrap();
+    let at_cluster = || {
+        let mut seen = [0; 4096];
+        open(&image.spec(), false, true).unwrap().read_at(&mut seen, 0).unwrap();
+        seen[0]
+    };
+    let pool = BufferPool::new(1 << 20).unwrap();
+    let mut queue = device.queue(&QueueOptions::depth(1)).unwrap();
+    let one = |queue: &mut _, request| {
+        push(queue, request).unwrap();
+        reap_all(queue)[0].result
+    };
+    for by_queue in [false, true] {
+        let byte = 1 + u8::from(by_queue);
+        let mut data = pool.take(4096).unwrap();
+        data.fill(byte);
+        let refused = device.write_at(&data, 0, WriteDurability::Fua).unwrap_err();
+        assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+        let fua = uext4_blockdev::Request { fua: true, ..request(Op::Write, 0, &mut data, 1) };
+        assert_eq!(one(&mut queue, fua), -libc::EOPNOTSUPP);
+        device.write_at(&data, 0, WriteDurability::Cached).unwrap();
+        assert_ne!(at_cluster(), byte, "the cache has written already, so that the flush proves nothing");
+        match by_queue {
+            true => assert_eq!(one(&mut queue, without_data(Op::Flush, 0, 0, 2)), 0),
+            false => device.flush().unwrap(),
+        }
+        assert_eq!(at_cluster(), byte);
+    }
+}
+
 #[test]
 fn a_masked_cache_asks_for_flushes() {
     needs!(Need::Ceph);

@@ -29,8 +29,8 @@ fn in_a_child(work: impl FnOnce()) {
 #[test]
 fn a_child_drops_what_it_inherited_and_nothing_else() {
     needs!(Need::Ceph);
-    own_process!();
     let ceph = Ceph::shared();
+    own_process!();
     let image = ceph.image(8, &[]);
     let device = write(&image);
     let pool = BufferPool::new(1 << 20).unwrap();

@@ -283,6 +283,24 @@ pub(super) struct Sizes {
     pub(super) object: u64,
 }
 
+/// A client that watches an image.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    /// Its number in the cluster.
+    pub(super) id: u64,
+    /// Of its watch: when the cluster has forgotten the client, the next watch has another one.
+    pub(super) cookie: u64,
+    pub(super) address: String,
+}
+
+/// What a writer has in the cluster.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) watch: Client,
+    /// Who had the exclusive lock when it was taken, as [`Image::lock_owners`] calls this client. Empty without a lock.
+    pub(super) owners: Vec<String>,
+}
+
 /// An open image. No request may be under way when it is dropped: a queue keeps it until its requests are done.
 pub(super) struct Image {
     handle: Handle,
@@ -391,8 +409,8 @@ impl Image {
         Ok(owners)
     }
 
-    /// The clients that have the image open for writing: number in the cluster, and address.
-    pub(super) fn watchers(&self) -> Answer<Vec<(u64, String)>> {
+    /// The clients that have the image open for writing.
+    pub(super) fn watchers(&self) -> Answer<Vec<Client>> {
         let mut list = vec![Watcher { address: ptr::null_mut(), id: 0, cookie: 0 }; 256];
         let mut count = list.len();
         // SAFETY: the list has room for `count` entries; the function says how many it has filled.
@@ -403,12 +421,19 @@ impl Image {
         let named = filled.iter().map(|watcher| {
             // SAFETY: the entries that were filled hold C strings, which live until they are cleaned up below.
             let address = unsafe { text_of(watcher.address) };
-            (watcher.id as u64, address.unwrap_or_default())
+            Client { id: watcher.id as u64, cookie: watcher.cookie, address: address.unwrap_or_default() }
         });
         let named = named.collect();
         // SAFETY: the entries that were filled, once.
         unsafe { (self.functions().rbd_watchers_list_cleanup)(list.as_mut_ptr(), count) };
         Ok(named)
+    }
+
+    /// Whether the cluster still knows all this.
+    pub(super) fn holds(&self, held: &Held) -> Answer<bool> {
+        let Client { id, cookie, .. } = &held.watch;
+        let watches = self.watchers()?.iter().any(|client| (client.id, client.cookie) == (*id, *cookie));
+        Ok(watches && (held.owners.is_empty() || self.lock_owners()? == held.owners))
     }
 
     /// Fills `buf` from byte `pos`, and returns how many bytes it was.

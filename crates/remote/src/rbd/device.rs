@@ -1,10 +1,11 @@
 //! The device: geometry, synchronous calls, and what the queues share.
 
-use super::api::{Answer, Errno, Image};
+use super::api::{Answer, Errno, Held, Image};
 use super::queue::RbdQueue;
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uext4_blockdev::{
     Capabilities, Description, Device, Driving, Error, Geometry, Op, Process, Queue, QueueOptions, Result,
     Sharing, WriteDurability, write_zeros,
@@ -15,6 +16,10 @@ const ASKED_FROM: u64 = 32 << 20;
 
 /// Most bytes of a request for zeros.
 const ZEROED_MAX: u64 = 64 << 20;
+
+/// How long a writer believes that the image is still its own: shorter than any time after which a cluster forgets a
+/// client.
+const WATCH_MILLISECONDS: u64 = 3000;
 
 /// What was found when it was opened.
 #[derive(Debug)]
@@ -38,13 +43,43 @@ pub(super) struct Shared {
     image: Option<Image>,
     pub(super) process: Process,
     pub(super) facts: Facts,
-    /// The cluster has refused this client: another one may have the image now.
+    /// The cluster has refused this client, or forgotten it: another one may have the image now.
     lost: AtomicBool,
+    watch: Option<Watch>,
+}
+
+/// What a writer has in the cluster while the image is its own: a watch, and the exclusive lock.
+///
+/// Whoever finds the watch gone may take the lock, and put the client on the blocklist, which ends after an hour. A
+/// client that was stopped meanwhile, as a suspended machine is, would write over what others wrote: librbd may not
+/// even notice that it was forgotten. So both are looked at, at most every few seconds, before a request is sent.
+struct Watch {
+    held: Held,
+    /// When they were last found, by [`now`].
+    found: AtomicU64,
+    looking: Mutex<()>,
+}
+
+impl Watch {
+    /// Milliseconds since it was found.
+    #[inline]
+    fn age(&self, now: u64) -> u64 {
+        now.saturating_sub(self.found.load(Ordering::Acquire))
+    }
+}
+
+/// Milliseconds, those while the machine is suspended too.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
 impl Shared {
-    pub(super) fn new(image: Image, process: Process, facts: Facts) -> Arc<Self> {
-        Arc::new(Shared { image: Some(image), process, facts, lost: AtomicBool::new(false) })
+    /// `held`: what a writer has.
+    pub(super) fn new(image: Image, process: Process, facts: Facts, held: Option<Held>) -> Arc<Self> {
+        // Not yet looked at since it was opened.
+        let watch = held.map(|held| Watch { held, found: AtomicU64::new(0), looking: Mutex::new(()) });
+        Arc::new(Shared { image: Some(image), process, facts, lost: AtomicBool::new(false), watch })
     }
 
     pub(super) fn geometry(&self) -> Geometry {
@@ -69,9 +104,38 @@ impl Shared {
     /// The image, unless the cluster has refused this client.
     pub(super) fn image(&self) -> Answer<&Image> {
         match &self.image {
-            Some(image) if !self.lost.load(Ordering::Acquire) => Ok(image),
+            Some(image) if !self.lost.load(Ordering::Acquire) => self.look(image).map(|()| image),
             _ => Err(Errno(libc::EIO)),
         }
+    }
+
+    /// Looks at the watch, if it is time to.
+    #[inline]
+    fn look(&self, image: &Image) -> Answer<()> {
+        match &self.watch {
+            Some(watch) if watch.age(now()) >= WATCH_MILLISECONDS => self.look_now(image, watch),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn look_now(&self, image: &Image, watch: &Watch) -> Answer<()> {
+        let _looks = watch.looking.lock();
+        // Before the question: the answer may take long.
+        let time = now();
+        if watch.age(time) < WATCH_MILLISECONDS {
+            return Ok(());
+        }
+        let found = match image.holds(&watch.held) {
+            Err(Errno(libc::ESHUTDOWN)) => false,
+            other => other?,
+        };
+        if !found || self.lost.load(Ordering::Acquire) {
+            self.lost.store(true, Ordering::Release);
+            return Err(Errno(libc::EIO));
+        }
+        watch.found.store(time, Ordering::Release);
+        Ok(())
     }
 
     /// The errno of a failed request. Remembers if it says that this client has lost the image.
@@ -92,7 +156,8 @@ impl Shared {
         answer.map_err(|Errno(errno)| {
             let errno = self.errno(op, errno);
             if self.lost.load(Ordering::Acquire) {
-                let reason = "this client has lost the exclusive lock, or is on the blocklist of the cluster";
+                let reason = "this client has lost the exclusive lock: the cluster has it on its blocklist, or had \
+                              forgotten it for a while";
                 let device = self.facts.device.clone();
                 return Error::Remote { device, action: op.name(), reason: reason.into(), errno };
             }

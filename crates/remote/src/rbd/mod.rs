@@ -12,7 +12,8 @@
 //!
 //! **One writer.** A device that is opened for writing finds other writers by their watches on the image, takes the
 //! exclusive lock and keeps it. A client that lost it is refused by the OSDs (it is on their blocklist), and by librbd:
-//! after the first such answer every request fails with `EIO`.
+//! after the first such answer every request fails with `EIO`. The blocklist ends some time, and may be left out, so a
+//! writer also asks now and then whether watch and lock are still its own (`device`).
 
 mod api;
 mod device;

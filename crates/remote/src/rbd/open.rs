@@ -1,6 +1,6 @@
 //! Opening: configuration, cluster, pool, image, other clients, lock. Every refusal says in words what to look at.
 
-use super::api::{Answer, Cluster, Errno, Image, Pool, c_text};
+use super::api::{Answer, Client, Cluster, Errno, Held, Image, Pool, c_text};
 use super::device::{Facts, RbdDevice, Shared};
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
@@ -36,9 +36,9 @@ pub(super) fn open(spec: &DeviceSpec, options: OpenOptions) -> Result<RbdDevice>
     let asked =
         |answer: Answer<u64>| answer.map_err(|errno| opening.failed_by("ask for the features", errno));
     let features = asked(image.features())?;
-    let sharing = opening.share(&image, options, features)?;
+    let (sharing, held) = opening.share(&image, options, features)?;
     let facts = opening.facts(&image, features, sharing)?;
-    Ok(RbdDevice::new(Shared::new(image, process, facts)))
+    Ok(RbdDevice::new(Shared::new(image, process, facts, held)))
 }
 
 impl Opening<'_> {
@@ -159,34 +159,40 @@ impl Opening<'_> {
         }
     }
 
-    /// Looks for other clients, and takes the lock of a writer.
+    /// Looks for other clients, and takes the lock of a writer: what it has then.
     ///
     /// A writer has a watch on the image, which a reader has not. Two that open at the same time both have theirs
     /// before they look, so that at least one of them finds the other. The lock alone would not do: librbd gives it
     /// from one client to the next whenever both let it.
-    fn share(&self, image: &Image, options: OpenOptions, features: u64) -> Result<Sharing> {
+    fn share(&self, image: &Image, options: OpenOptions, features: u64) -> Result<(Sharing, Option<Held>)> {
         if self.name.snapshot.is_some() {
-            return Ok(Sharing::SharedRead);
+            return Ok((Sharing::SharedRead, None));
         }
         const LOOK: &str = "look for other clients";
         let me = image.pool().cluster().client();
-        let others = image.watchers().map_err(|errno| self.failed_by(LOOK, errno))?;
-        if let Some((id, address)) = others.into_iter().find(|(id, _)| *id != me) {
+        let all = image.watchers().map_err(|errno| self.failed_by(LOOK, errno))?;
+        if let Some(other) = all.iter().find(|client| client.id != me) {
             if options.force && !options.write {
-                return Ok(Sharing::Forced);
+                return Ok((Sharing::Forced, None));
             }
-            return Err(Error::InUse(self.owner(image, id, &address)));
+            return Err(Error::InUse(self.owner(image, other)));
         }
         if !options.write {
-            return Ok(Sharing::SharedRead);
+            return Ok((Sharing::SharedRead, None));
         }
+        let Some(mine) = all.iter().find(|client| client.id == me) else {
+            return Err(self.failed(LOOK, libc::EIO, "the cluster does not see this one"));
+        };
+        let mut owners = Vec::new();
         if features & EXCLUSIVE_LOCK != 0 {
             image.lock().map_err(|errno| self.not_locked(image, errno))?;
+            owners =
+                image.lock_owners().map_err(|errno| self.failed_by("look at the exclusive lock", errno))?;
         }
-        Ok(Sharing::Exclusive)
+        Ok((Sharing::Exclusive, Some(Held { watch: mine.clone(), owners })))
     }
 
-    fn owner(&self, image: &Image, id: u64, address: &str) -> String {
+    fn owner(&self, image: &Image, Client { id, address, .. }: &Client) -> String {
         let locks = image.lock_owners().is_ok_and(|owners| owners.iter().any(|owner| owner == address));
         let lock = if locks { ", which has the exclusive lock" } else { "" };
         format!(

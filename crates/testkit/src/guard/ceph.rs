@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A running cluster: one for the whole test program, which `scripts/ceph.sh` stops when the program has ended.
 ///
 /// One program of the machine has one at a time. A test in a process of its own uses that of the program that started
-/// it.
+/// it, so it asks for the cluster before it leaves for that process.
 #[derive(Debug)]
 pub struct Ceph {
     dir: PathBuf,
@@ -196,13 +196,25 @@ impl RbdImage<'_> {
 
     /// Takes the exclusive lock from whoever has it, as an administrator does.
     pub fn break_lock(&self) {
+        self.remove_lock("--rbd_blocklist_on_break_lock=true");
+    }
+
+    /// The same, but the client that had it is not put on the blocklist: nothing stops its requests.
+    pub fn break_lock_without_blocklist(&self) {
+        self.remove_lock("--rbd_blocklist_on_break_lock=false");
+    }
+
+    fn remove_lock(&self, blocklist: &str) {
+        let (id, locker) = (self.lock("id"), self.lock("locker"));
+        self.ceph.run("rbd", &[blocklist, "lock", "rm", &self.name, &id, &locker]);
+    }
+
+    /// What the cluster says of the exclusive lock: its `id`, and `locker` and `address` of who has it.
+    pub fn lock(&self, field: &str) -> String {
         let listed = self.ceph.run("rbd", &["lock", "ls", &self.name, "--format", "json"]);
         // [{"id":"auto 1234","locker":"client.4136","address":"…"}]
-        let field = |name: &str| {
-            let (_, rest) = listed.split_once(&format!("\"{name}\":\"")).expect("a lock");
-            rest.split('"').next().expect("a string").to_owned()
-        };
-        self.ceph.run("rbd", &["lock", "rm", &self.name, &field("id"), &field("locker")]);
+        let (_, rest) = listed.split_once(&format!("\"{field}\":\"")).expect("a lock");
+        rest.split('"').next().expect("a string").to_owned()
     }
 }
 
