@@ -191,6 +191,11 @@ impl Error {
         matches!(&self.cause, Cause::Volume(uext4::Error::Aborted(_)))
     }
 
+    /// Whether the volume has no room.
+    pub(crate) fn is_no_space(&self) -> bool {
+        matches!(&self.cause, Cause::Volume(uext4::Error::NoSpace))
+    }
+
     /// The Linux errno.
     pub fn errno(&self) -> i32 {
         match &self.cause {

@@ -120,7 +120,14 @@ impl<O: Origin> Copier<'_, O> {
             if self.found > self.origin.names_max() {
                 return Err(Error::source(&paths.source, Cause::TooMuchLinked));
             }
-            let entered = self.child(&level.thing, &level.node, &name, &paths);
+            let mut entered = self.child(&level.thing, &level.node, &name, &paths);
+            if let (Err(error), Some(pool)) = (&entered, &self.pool)
+                && error.is_no_space()
+            {
+                // What is in the way may be a part of a file that does not fit either.
+                pool.let_finish();
+                entered = self.child(&level.thing, &level.node, &name, &paths);
+            }
             match entered {
                 Ok(None) => {}
                 Ok(Some(level)) => stack.push(level),

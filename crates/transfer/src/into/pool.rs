@@ -1,12 +1,15 @@
 //! Threads that fill new files while the walk goes on: a device answers several requests at a time.
+//!
+//! A file that is too large for the volume takes blocks until it fails, and gives them back. Another file that finds no
+//! room meanwhile is filled once more when nothing else is being filled.
 
 use super::ImportOptions;
 use super::made;
 use super::origin::{Item, Origin};
 use crate::error::{Error, Result};
 use crate::import::{answer, memory};
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::Scope;
 use std::time::Duration;
 use uext4::{Node, OpenOptions};
@@ -39,10 +42,22 @@ pub enum Told {
 pub struct Pool<T> {
     jobs: SyncSender<Job<T>>,
     told: Receiver<Told>,
+    room: Arc<RwLock<()>>,
 }
 
-/// The receiving end of the jobs, shared by all threads.
-pub type Queue<T> = Mutex<Option<Receiver<Job<T>>>>;
+/// What all threads share.
+pub struct Queue<T> {
+    /// The receiving end of the jobs.
+    jobs: Mutex<Option<Receiver<Job<T>>>>,
+    /// Held by who fills a file: alone, by who fills it once more.
+    room: Arc<RwLock<()>>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Queue { jobs: Mutex::new(None), room: Arc::default() }
+    }
+}
 
 impl<T: Send> Pool<T> {
     /// Starts the threads.
@@ -60,14 +75,14 @@ impl<T: Send> Pool<T> {
         T: 'e,
     {
         let (jobs, waiting) = sync_channel(WAITING);
-        *queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(waiting);
+        *queue.jobs.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiting);
         let (tell, told) = channel();
         for _ in 0..WORKERS {
             // Here, so that no thread ends before the jobs do: nobody would take them.
             let (mut buffer, tell) = (memory()?, tell.clone());
             scope.spawn(move || work(queue, origin, options, &mut buffer, &tell));
         }
-        Ok(Pool { jobs, told })
+        Ok(Pool { jobs, told, room: Arc::clone(&queue.room) })
     }
 
     /// Hands a new file over. If many wait, it waits too, and calls `hear` with what the threads tell. Gives it back if
@@ -84,6 +99,11 @@ impl<T: Send> Pool<T> {
                 hear(told);
             }
         }
+    }
+
+    /// Waits until the files are filled, or have failed, that are being filled now.
+    pub fn let_finish(&self) {
+        drop(self.room.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// What was told since the last call.
@@ -108,10 +128,11 @@ fn work<O: Origin>(
     // Nobody hears when the copy has ended early.
     let say = |told| drop(tell.send(told));
     loop {
-        let queue = queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Some(Ok(job)) = queue.as_ref().map(Receiver::recv) else { return };
-        drop(queue);
-        let filled = fill(origin, &job, buffer, &mut |bytes| say(Told::Advanced(bytes)));
+        let jobs = queue.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Ok(job)) = jobs.as_ref().map(Receiver::recv) else { return };
+        drop(jobs);
+        let advance = &mut |bytes| say(Told::Advanced(bytes));
+        let filled = fill_or_wait(&queue.room, origin, &job, buffer, advance);
         match filled {
             Ok(()) => {
                 made::keep(origin, options, &job.thing, &job.item, &job.node, &job.paths, &mut |error| {
@@ -123,6 +144,38 @@ fn work<O: Origin>(
     }
 }
 
+/// The same as [`fill`] beside others: if there is no room, once more when they are done. `advance` hears of each byte
+/// once.
+fn fill_or_wait<O: Origin>(
+    room: &RwLock<()>,
+    origin: &O,
+    job: &Job<O::Thing>,
+    buffer: &mut [u8],
+    advance: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let mut told = 0;
+    let beside = room.read().unwrap_or_else(PoisonError::into_inner);
+    let filled = pour(origin, job, buffer, &mut |bytes| {
+        told += bytes;
+        advance(bytes);
+    });
+    match filled {
+        Err(error) if error.is_no_space() => {}
+        other => return other.map_err(|error| undo(job, error)),
+    }
+    give_back(job);
+    drop(beside);
+    let _alone = room.write().unwrap_or_else(PoisonError::into_inner);
+    let mut now = 0;
+    fill(origin, job, buffer, &mut |bytes| {
+        now += bytes;
+        if now > told {
+            advance(now - told);
+            told = now;
+        }
+    })
+}
+
 /// Fills a new file. One that cannot be filled is removed again: a part of a file is worth less than none.
 pub fn fill<O: Origin>(
     origin: &O,
@@ -130,11 +183,31 @@ pub fn fill<O: Origin>(
     buffer: &mut [u8],
     advance: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let opened = job.node.open(OpenOptions::new().write(true).direct(true)).map_err(answer);
-    let filled = opened.and_then(|file| origin.fill(&job.thing, &job.paths.0, &file, buffer, advance));
-    filled.map_err(|error| {
-        // The first failure is reported.
-        let _of_less_interest = job.parent.unlink(&job.name);
-        error.below(&job.paths.1)
-    })
+    pour(origin, job, buffer, advance).map_err(|error| undo(job, error))
+}
+
+fn pour<O: Origin>(
+    origin: &O,
+    job: &Job<O::Thing>,
+    buffer: &mut [u8],
+    advance: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let file = job.node.open(OpenOptions::new().write(true).direct(true)).map_err(answer)?;
+    origin.fill(&job.thing, &job.paths.0, &file, buffer, advance)
+}
+
+/// Others may need these blocks.
+fn give_back<T>(job: &Job<T>) {
+    let opened = job.node.open(OpenOptions::new().write(true).direct(true));
+    // If that fails, there is no more room for others, and that is all.
+    let _as_it_is = opened.and_then(|file| file.set_len(0));
+}
+
+/// Removes what could not be filled.
+fn undo<T>(job: &Job<T>, error: Error) -> Error {
+    // Its blocks first: while the job holds the file, it keeps them without a name.
+    give_back(job);
+    // The first failure is reported.
+    let _of_less_interest = job.parent.unlink(&job.name);
+    error.below(&job.paths.1)
 }
