@@ -153,7 +153,6 @@ fn answers_that_are_none_end_the_device() {
         let all = (0..2).find_map(|_| device.read_at(&mut data, 0).err());
         let error = all.unwrap_or_else(|| panic!("{what}"));
         assert!(matches!(&error, Error::Remote { .. }) && error.errno() == libc::EIO, "{what}: {error}");
-        let before = server.asked().len();
         for error in [
             device.write_at(&data, 0, WriteDurability::Fua).unwrap_err(),
             device.flush().unwrap_err(),
@@ -161,7 +160,9 @@ fn answers_that_are_none_end_the_device() {
         ] {
             assert!(error.to_string().contains("the connection is lost"), "{what}: {error}");
         }
-        assert_eq!(server.asked().len(), before, "{what}: nothing is sent any more");
+        // Only reads were sent before. The server may still be at one of them.
+        let asked = server.asked();
+        assert!(asked.iter().all(|asked| asked.command == 0), "{what}: nothing is sent any more: {asked:?}");
     }
 }
 

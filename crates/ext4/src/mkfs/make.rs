@@ -12,8 +12,8 @@ use super::write::{self, Manner};
 use super::{present, sizes};
 use crate::ground::error::Error as VolumeError;
 use std::io::Read;
-use std::time::{SystemTime, UNIX_EPOCH};
 use uext4_blockdev::{Device, Geometry};
+use uext4_iomap::coarse_now_ns;
 use uext4_ondisk::ext4::{Compat, Superblock};
 
 /// A volume that was made, or that a dry run would make.
@@ -134,8 +134,8 @@ pub(super) fn lay_out(
 }
 
 pub(super) fn ids(options: &Options) -> Result<Ids> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let time = options.time.unwrap_or(now);
+    // The clock of changes and of `time(2)`: the other may be a tick ahead, and e2fsck finds times of the future.
+    let time = options.time.unwrap_or_else(|| coarse_now_ns() / 1_000_000_000);
     let uuid = options.uuid.map_or_else(random_uuid, Ok)?;
     let hash_seed = options.extended.hash_seed.map_or_else(random_uuid, Ok)?;
     Ok(Ids { uuid, hash_seed, time })
