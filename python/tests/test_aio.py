@@ -191,6 +191,34 @@ def test_closing_ends_who_waits_for_the_end(volume: uext4.Volume, file: uext4.Fi
     asyncio.run(main())
 
 
+def test_a_queue_that_fails_fails_what_is_awaited(volume: uext4.Volume, file: uext4.File) -> None:
+    class Failing:
+        """The queue, until it cannot tell of completions any more."""
+
+        def __init__(self, native: object) -> None:
+            self.native = native
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.native, name)
+
+        def poll(self) -> object:
+            raise OSError(errno.EIO, "the queue has failed")
+
+    async def main() -> None:
+        queue = volume.aio(2)
+        native = queue._native
+        queue._native = Failing(native)  # type: ignore[assignment]
+        for _ in range(2):
+            reads = (queue.read(file, BLOCK, 0) for _ in range(5))
+            results = await asyncio.wait_for(asyncio.gather(*reads, return_exceptions=True), 10)
+            assert all(isinstance(result, OSError) and result.errno == errno.EIO for result in results), results
+        assert queue.pending == 0
+        await queue.aclose()
+        assert native.closed
+
+    asyncio.run(main())
+
+
 def test_another_thread_closes_the_volume(image: Path) -> None:
     async def main() -> None:
         volume = uext4.open(image)

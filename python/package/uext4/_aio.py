@@ -36,6 +36,7 @@ class AsyncQueue:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: int | None = None
         self._turn_is_due = False
+        self._failure: OSError | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -110,6 +111,8 @@ class AsyncQueue:
         await self._room.acquire()
         future: asyncio.Future[int] = loop.create_future()
         try:
+            if self._failure is not None:
+                raise self._failure
             begin(future)
         except BaseException:
             self._room.release()
@@ -141,9 +144,19 @@ class AsyncQueue:
             self._loop.call_later(POLL_SECONDS, self._turn)
 
     def _reap(self) -> None:
-        if self._native.closed:
+        if self._native.closed or self._failure is not None:
             return
-        for future, count, error in self._native.poll():
+        try:
+            completions = self._native.poll()
+        except OSError as error:
+            # The queue itself has failed: it takes no more requests. Its descriptor may stay readable.
+            if self._event is not None and self._loop is not None:
+                self._loop.remove_reader(self._event)
+                self._event = None
+            self._failure = error
+            self._give_up(error)
+            return
+        for future, count, error in completions:
             self._waiting.discard(future)
             self._room.release()
             if future.done():
@@ -177,11 +190,11 @@ class AsyncQueue:
         else:
             self._give_up()
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: OSError | None = None) -> None:
         """Fails what is awaited: in flight, for room, or for the end."""
         for future in self._waiting:
             if not future.done():
-                future.set_exception(ValueError("the queue was closed"))
+                future.set_exception(error or ValueError("the queue was closed"))
             # Each request that waited for room finds the queue closed, and lets the next one do so.
             self._room.release()
         self._waiting.clear()
