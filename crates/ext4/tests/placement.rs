@@ -48,6 +48,10 @@ fn groups(root: &Path, steps: &[Made], per_group: u64) -> BTreeMap<PathBuf, u64>
 #[test]
 fn root_inodes_lie_in_the_groups_of_the_kernel() {
     needs!(Need::Loop, Need::Tool("mke2fs"), Need::Tool("e2fsck"));
+    // The kernel has a sum for each processor: what it chooses would depend on how often this thread moves.
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(None, &one).unwrap();
     for (seed, layout) in (7..).zip(LAYOUTS) {
         let scratch = Scratch::new(600 << 20);
         let (ours, theirs) = (scratch.file("ours.img"), scratch.file("theirs.img"));
@@ -84,9 +88,8 @@ fn root_inodes_lie_in_the_groups_of_the_kernel() {
         let equal = ours.iter().filter(|(path, group)| theirs[*path] == **group).count();
         let used = |tree: &BTreeMap<_, u64>| tree.values().collect::<BTreeSet<_>>().len();
         println!("{layout:?}: {equal} of {} as in the kernel, {} groups", steps.len(), used(&theirs));
-        // The kernel's sums of flex groups lag behind on each processor, so that some of its choices differ: more of
-        // them the more often the thread moves.
-        let least = if layout.contains(&"^flex_bg") { steps.len() } else { steps.len() * 2 / 3 };
+        // The kernel's sums of flex groups lag behind, so that some of its choices differ.
+        let least = if layout.contains(&"^flex_bg") { steps.len() } else { steps.len() * 4 / 5 };
         assert!(equal >= least, "{layout:?}: {equal} of {} are as in the kernel", steps.len());
         assert!(used(&ours).abs_diff(used(&theirs)) <= 1, "{layout:?}: {} groups", used(&ours));
     }
