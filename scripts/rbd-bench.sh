@@ -31,7 +31,7 @@ libraries=$(dirname "$(ldconfig -p | awk '/librbd.so.1/ { print $NF; exit }')")
 gcc -O2 -Wall -Wextra -o "$work/loop" scripts/rbd-loop.c "$libraries/librbd.so.1" "$libraries/librados.so.2"
 
 CEPH_OSD_BYTES=3221225472 scripts/ceph.sh up "$work/ceph" $$
-# A client that runs when the script is ended would wait for the cluster for ever.
+# A client that still runs when the script ends would wait for the cluster for ever.
 trap 'pkill -KILL -P $$ "fio|loop|rbd" || true; scripts/ceph.sh down "$work/ceph"; unmake' EXIT
 export CEPH_CONF=$work/ceph/ceph.conf
 # For `rbd bench` as well.

@@ -471,7 +471,7 @@ fn a_full_volume_gets_no_half_copy() {
     let scratch = Scratch::new(64 << 20);
     let source = scratch.file("source");
     std::fs::create_dir(&source).unwrap();
-    // Several, some of which are copied while the blocks are taken that the large one gives back.
+    // Some of them are copied while the large one still has the blocks that it will give back.
     let small: Vec<String> = (0..40).map(|number| format!("small-{number}")).collect();
     small.iter().for_each(|name| std::fs::write(source.join(name), name.repeat(4000)).unwrap());
     // Longer than one step of the copy.

@@ -152,7 +152,7 @@ fn hello(greeting: &Greeting) -> Vec<u8> {
         option(&mut bytes, 10, &query);
     }
     if !matches!(greeting, Greeting::Flags) {
-        // GO, for the export without a name, asking for nothing else.
+        // The option GO: the export without a name, and no request for information.
         option(&mut bytes, 7, &[0; 6]);
     }
     bytes

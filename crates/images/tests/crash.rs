@@ -384,7 +384,7 @@ fn a_write_that_fails_leaves_the_image_sound() {
     save(&memory);
 }
 
-/// Writes that find no room for a second-level table leave nothing counted, however often they are tried.
+/// A write that finds no room for a second-level table leaves no cluster counted, also if it is repeated.
 #[test]
 fn writes_without_room_for_a_table_leave_no_leaks() {
     needs!(Need::Tool("qemu-img"), Need::Tool("qemu-io"));

@@ -293,7 +293,7 @@ fn what_cannot_be_used_is_refused_by_name() {
     assert!(matches!(fault(open_text(path(&image), false)), ImageFault::Unsupported(_)));
 }
 
-/// The last cluster of a file may be cut off. What is missing of it reads as zeros.
+/// A file may end inside its last cluster. The missing bytes read as zeros.
 #[test]
 fn a_cluster_behind_the_end_of_the_file_is_zeros() {
     needs!(Need::Tool("qemu-img"), Need::Tool("qemu-io"));

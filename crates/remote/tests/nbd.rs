@@ -143,16 +143,6 @@ fn block_sizes_of_the_server_are_obeyed() {
     device.read_nowait(&mut buffer[..64 << 10], 0).unwrap();
 }
 
-/// Requests in nbdkit's log of this kind: bytes of each.
-fn logged(log: &std::path::Path, kind: &str) -> Vec<u64> {
-    let text = std::fs::read_to_string(log).unwrap();
-    let counts = text.lines().filter(|line| line.contains(&format!(" {kind} id="))).map(|line| {
-        let (_, count) = line.split_once("count=0x").unwrap();
-        u64::from_str_radix(count.split_whitespace().next().unwrap(), 16).unwrap()
-    });
-    counts.collect()
-}
-
 #[test]
 fn zeros_are_requests_without_data_where_the_server_takes_them() {
     needs!(Need::Tool("nbdkit"));
@@ -175,7 +165,7 @@ fn zeros_are_requests_without_data_where_the_server_takes_them() {
         let takes = filter == "fua";
         assert_eq!(has_note(&*device, "takes no request for zeros"), !takes);
         // In flight together: nbdkit's threads write them down in any order.
-        let (mut zeros, writes) = (logged(&log, "Zero"), logged(&log, "Write"));
+        let (mut zeros, writes) = (NbdServer::logged(&log, "Zero"), NbdServer::logged(&log, "Write"));
         zeros.sort_unstable_by(|one, other| other.cmp(one));
         if takes {
             assert_eq!((zeros, writes), (vec![64 << 20, 64 << 20, (2 << 20) + 4096], vec![4096, 8192]));

@@ -219,7 +219,7 @@ fn without_multi_conn_there_is_one_connection() {
     }
 }
 
-/// A durable write to a server without FUA is refused, not sent without it: whoever wants it sends a flush.
+/// A server without FUA gets no durable write: the call is refused, and its caller writes and flushes instead.
 #[test]
 fn a_durable_write_is_not_sent_as_a_plain_one() {
     let server = Server::new(SIZE, FLUSH, None, well);

@@ -171,7 +171,7 @@ fn used(process: &Child) -> u64 {
     fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// Clients have five seconds for their last answers, and a device has as long as it takes.
+/// Clients have five seconds to take their last answers. A device may take as long as it needs.
 #[test]
 fn a_stop_that_waits_for_its_device_sleeps() {
     needs!(Need::Tool("nbdkit"));

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_table_that_a_failed_write_was_to_change_is_settled_again() {
-        // Room for four structures, a second-level table, and one cluster of the disk.
+        // Six clusters: four of structures, one for a second-level table, one for data.
         let image = image(DeviceFile::growing(memory(6 << 16), 0), None, true);
         image.write(&buffer(4096), 0, false).unwrap();
         image.flush().unwrap();

@@ -288,7 +288,7 @@ pub(super) struct Sizes {
 pub(super) struct Client {
     /// Its number in the cluster.
     pub(super) id: u64,
-    /// Of its watch: when the cluster has forgotten the client, the next watch has another one.
+    /// The cookie of its watch. A client that was forgotten gets another one with its next watch.
     pub(super) cookie: u64,
     pub(super) address: String,
 }

@@ -48,6 +48,23 @@ impl NbdServer {
         NbdServer { directory, command, child }
     }
 
+    /// The requests of a kind (`Read`, `Write`, `Zero`, …) in the log of nbdkit's filter `log`: bytes of each, in the
+    /// order in which its threads wrote them down.
+    ///
+    /// # Panics
+    /// If the file is no such log.
+    #[must_use]
+    pub fn logged(log: &Path, kind: &str) -> Vec<u64> {
+        let text = std::fs::read_to_string(log).expect("the log");
+        let lines = text.lines().filter(|line| line.contains(&format!(" {kind} id=")));
+        let counts = lines.map(|line| {
+            let (_, count) = line.split_once("count=0x").expect("a count");
+            let count = count.split_whitespace().next().expect("a number");
+            u64::from_str_radix(count, 16).expect("a number")
+        });
+        counts.collect()
+    }
+
     /// Where it listens.
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")

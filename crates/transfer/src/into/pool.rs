@@ -1,7 +1,7 @@
 //! Threads that fill new files while the walk goes on: a device answers several requests at a time.
 //!
-//! A file that is too large for the volume takes blocks until it fails, and gives them back. Another file that finds no
-//! room meanwhile is filled once more when nothing else is being filled.
+//! A file that is too large for the volume takes blocks until its copy fails; then it gives them back. A file that
+//! finds no room in between is filled once more when no other file is being filled.
 
 use super::ImportOptions;
 use super::made;
@@ -144,8 +144,8 @@ fn work<O: Origin>(
     }
 }
 
-/// The same as [`fill`] beside others: if there is no room, once more when they are done. `advance` hears of each byte
-/// once.
+/// Fills a new file while others are being filled. If there is no room, it is filled once more when they are done.
+/// `advance` hears of each byte once.
 fn fill_or_wait<O: Origin>(
     room: &RwLock<()>,
     origin: &O,
