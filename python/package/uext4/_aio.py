@@ -156,15 +156,15 @@ class AsyncQueue:
             self._failure = error
             self._give_up(error)
             return
-        for future, count, error in completions:
+        for future, count, refusal in completions:
             self._waiting.discard(future)
             self._room.release()
             if future.done():
                 continue
-            if error is None:
+            if refusal is None:
                 future.set_result(count)
             else:
-                future.set_exception(error)
+                future.set_exception(refusal)
         if not self._waiting:
             self._idle.set()
 
