@@ -180,6 +180,12 @@ def test_changes(fs: Ext4FileSystem) -> None:
     assert fs.ls("/moved") == []
     fs.rmdir("/moved")
     fs.rm("/copied", recursive=True)
+    for recursive in (False, True):
+        with pytest.raises(FileNotFoundError):
+            fs.rm("/copied", recursive=recursive)
+    fs.pipe("/twice/below/file", b"")
+    fs.rm("/twice/**", recursive=True)
+    assert fs.ls("/twice") == []
     with pytest.raises(OSError):
         fs.rm("/elsewhere")
     with pytest.raises(FileExistsError):

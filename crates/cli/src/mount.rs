@@ -11,6 +11,7 @@ use crate::text;
 use clap::{Args, ValueHint};
 use keeper::Keeper;
 use options::{Confine, Options};
+use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
@@ -117,8 +118,16 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
     let directory = directory.map_err(|error| host(&args.directory, "mount", &error))?;
     let how = OpenHow { write: options.write, ..OpenHow::reading(globals, false, Switches::ON) };
     let at = |error| CliError::at(&args.device, error);
+    // A device may be a server that never answers: who waits for the mount and is interrupted ends both processes.
+    let end_with_parent = |signal| match daemon {
+        true => rustix::process::set_parent_process_death_signal(signal)
+            .map_err(|error| host(&directory, "mount", &error.into())),
+        false => Ok(()),
+    };
+    end_with_parent(Some(Signal::TERM))?;
     let opened = how.open_device(&options.spec).map_err(|error| held(at(error), &options))?;
     let opened = Opened { device: opened, journals: journals(options.write, globals)?, name: &args.device };
+    end_with_parent(None)?;
     let signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| host(&directory, "mount", &error))?;
     let keeper = if options.sandbox == Confine::Off { Ok(Keeper::Server) } else { Keeper::start(&directory) };

@@ -16,7 +16,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
-from pathlib import PurePath
+from pathlib import PurePath, PurePosixPath
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
@@ -299,12 +299,15 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         if not recursive or maxdepth is not None:
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
+        removed: set[PurePosixPath] = set()
         for one in self.expand_path(path):
             here = self._change(one)
             if here.is_dir(follow_symlinks=False):
                 here.rmtree()
+                removed.add(PurePosixPath(one))
             else:
-                here.unlink(missing_ok=True)
+                # What patterns find in a directory has gone with it.
+                here.unlink(missing_ok=not removed.isdisjoint(PurePosixPath(one).parents))
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         source, target = self._path(path1), self._change(path2)

@@ -1,7 +1,10 @@
 //! Mounts of volumes on servers: in its sandbox the server cannot connect, so it has its connections before.
 
 use super::{Mounted, NEEDS, UEXT4};
-use std::process::Command;
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 use uext4_testkit::oracle::e2fsck_clean;
 use uext4_testkit::{NbdServer, Need, Scratch, requirement};
 
@@ -74,4 +77,25 @@ fn root_a_mount_whose_server_dies_fails_and_goes() {
     assert!(made.success());
     server.kill();
     e2fsck_clean(&disk);
+}
+
+/// The server that connects to the silent one is not the process that was started.
+#[test]
+fn root_a_mount_that_waits_for_a_silent_server_ends_with_its_command() {
+    if !requirement::require("mount::network::ends_with_its_command", &NEEDS) {
+        return;
+    }
+    let scratch = Scratch::new(1 << 20);
+    let silent = UnixListener::bind(scratch.file("silent")).unwrap();
+    let device = format!("nbd+unix:///?socket={}", scratch.file("silent").display());
+    let at = scratch.file("at");
+    std::fs::create_dir(&at).unwrap();
+    let mut command =
+        Command::new(UEXT4).arg("mount").arg(device).arg(&at).stdout(Stdio::null()).spawn().unwrap();
+    let (mut client, _) = silent.accept().unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    command.kill().unwrap();
+    command.wait().unwrap();
+    // The connection ends without a byte.
+    assert_eq!(client.read(&mut [0; 64]).unwrap(), 0);
 }
