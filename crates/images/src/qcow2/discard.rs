@@ -22,8 +22,9 @@ impl Image {
         let Some(writing) = &self.writing else { return Err(Error::ReadOnly) };
         let (end, mask) = (pos + length, self.shape.cluster() - 1);
         let mut whole = (pos + mask) & !mask..end & !mask;
-        // The last cluster may reach behind the disk, whose size is rounded down to blocks.
-        if end >= self.geometry().size {
+        // The last cluster may reach behind the disk. Bytes between the last block and the end of the disk, which only
+        // others see, keep it.
+        if end >= self.header.size {
             whole.end = end;
         }
         if !self.frees() || whole.is_empty() {
