@@ -8,6 +8,7 @@ use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use uext4::{Fallocate, File, OpenOptions, WriteFlags};
 
@@ -111,8 +112,53 @@ impl NativeFile {
         call(py, || work(&*self.core.get()?).map_err(|error| self.core.fault(error)))
     }
 
+    /// Bytes of the file now, with the interpreter's lock held. Waits for nobody but who closes it.
+    pub(crate) fn size_now(&self) -> PyResult<u64> {
+        Ok(self.core.get()?.size())
+    }
+
+    /// Reads from `pos` on until the memory is full or the file ends.
+    pub(crate) fn read_fully_at(&self, py: Python<'_>, memory: &mut [u8], pos: u64) -> PyResult<usize> {
+        self.with(py, |file| read_fully(file, memory, pos))
+    }
+
+    /// The bytes from `pos` on up to and with the end of a line, or of the file; at most `most`. They are looked for in
+    /// parts, each twice as long as the one before.
+    pub(crate) fn line_at(
+        &self,
+        py: Python<'_>,
+        pos: u64,
+        most: u64,
+        parts: RangeInclusive<u64>,
+    ) -> PyResult<Vec<u8>> {
+        let (mut part, longest) = parts.into_inner();
+        self.with(py, |file| {
+            let mut line = Vec::new();
+            loop {
+                let known = line.len();
+                let length = part.min(most - known as u64) as usize;
+                line.resize(known + length, 0);
+                let read = read_fully(file, &mut line[known..], pos.saturating_add(known as u64))?;
+                line.truncate(known + read);
+                if let Some(end) = line[known..].iter().position(|byte| *byte == b'\n') {
+                    line.truncate(known + end + 1);
+                    return Ok(line);
+                }
+                if read < length || line.len() as u64 == most {
+                    return Ok(line);
+                }
+                part = longest.min(2 * part);
+            }
+        })
+    }
+
     /// Bytes from `pos` on as a new object: `size` of them, or all; fewer at the end.
-    fn bytes_at<'py>(&self, py: Python<'py>, size: Option<u64>, pos: u64) -> PyResult<Bound<'py, PyBytes>> {
+    pub(crate) fn bytes_at<'py>(
+        &self,
+        py: Python<'py>,
+        size: Option<u64>,
+        pos: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let rest = self.with(py, |file| Ok(file.size().saturating_sub(pos)))?;
         let length = usize::try_from(size.unwrap_or(u64::MAX).min(rest));
         let length = length.map_err(|_| PyValueError::new_err("more bytes than memory can have"))?;
@@ -288,7 +334,7 @@ impl NativeFile {
     }
 
     /// The first byte of data, or of a hole, at or after this one.
-    fn seek_data(&self, py: Python<'_>, pos: u64, hole: bool) -> PyResult<Option<u64>> {
+    pub(crate) fn seek_data(&self, py: Python<'_>, pos: u64, hole: bool) -> PyResult<Option<u64>> {
         self.with(py, |file| if hole { file.seek_hole(pos) } else { file.seek_data(pos) })
     }
 

@@ -22,6 +22,7 @@ mod make;
 mod memory;
 mod methods;
 mod queue;
+mod reader;
 mod report;
 mod stat;
 mod volume;
@@ -36,6 +37,7 @@ fn _uext4(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<file::NativeFile>()?;
     module.add_class::<queue::NativeQueue>()?;
+    module.add_class::<reader::NativeReader>()?;
     module.add_class::<stat::Stat>()?;
     module.add_class::<volume::NativeVolume>()?;
     module.add_class::<walk::Entry>()?;

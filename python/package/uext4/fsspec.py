@@ -17,15 +17,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import PurePath, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from ._file import BUFFER_SIZE, File
 from ._path import Path
-from ._uext4 import Stat
+from ._uext4 import NativeReader, Stat
 from ._volume import Volume, open_volume, users_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _LOCAL = (None, "file", "local")
 _OF_FSSPEC = (
@@ -360,7 +363,7 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         **kwargs: Any,
     ) -> io.BufferedIOBase:
         if mode == "rb":
-            return _Reader(self.volume.open_raw(self._path(path), "r"), BUFFER_SIZE)
+            return _Reader(self.volume.open_raw(self._path(path), "r"))
         here = self._change(path)
         self._make_room(here)
         if autocommit:
@@ -374,12 +377,53 @@ class Ext4FileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _writer(self.volume.open_raw(hidden, mode), lambda: hidden.replace(here), hidden.unlink)
 
 
-class _Reader(io.BufferedReader):
+class _Reader(io.BufferedIOBase):
+    """A file for reading.
+
+    A thread that seeks and reads without letting the interpreter's lock go reads there, whatever others do meanwhile.
+    DuckDB relies on it; `io.BufferedReader` does not promise it.
+    """
+
+    def __init__(self, raw: File) -> None:
+        self.raw = raw
+        reader = NativeReader(raw._native)
+        # Without a Python function around them, in which threads may take turns.
+        for name in ("seek", "tell", "read", "read1", "peek", "readinto", "readline"):
+            setattr(self, name, getattr(reader, name))
+
+    def __del__(self) -> None:
+        """As `File`: `fs.open(path).read()` lets go of this object before the call."""
+
+    @property
+    def name(self) -> str:
+        return self.raw.name
+
+    @property
+    def mode(self) -> str:
+        return self.raw.mode
+
     @property
     def size(self) -> int:
         """Bytes of the file, which `read_block` of fsspec asks for."""
-        raw: File = self.raw  # type: ignore[assignment]
-        return raw.size
+        return self.raw.size
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.raw!r}>"
+
+    def readinto1(self, buffer: Buffer, /) -> int:
+        return self.readinto(buffer)
+
+    def readable(self) -> bool:
+        return self.raw.readable()
+
+    def seekable(self) -> bool:
+        return self.raw.seekable()
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self.raw.close()
 
 
 class _Writing:
