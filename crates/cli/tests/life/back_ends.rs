@@ -20,6 +20,9 @@ pub trait BackEnd {
         false
     }
 
+    /// Waits for what the process that was killed has left under way.
+    fn settle(&mut self) {}
+
     /// What its own tools say at the end.
     fn judge(&self) {}
 }
@@ -189,6 +192,10 @@ impl BackEnd for Nbd {
 
     fn dump(&self, raw: &Path) {
         std::fs::copy(&self.image, raw).unwrap();
+    }
+
+    fn settle(&mut self) {
+        self.server.settle();
     }
 }
 

@@ -36,6 +36,7 @@ fn live(name: &str, back_end: &mut dyn BackEnd) {
     for kill in 0..KILLS {
         let what = format!("{name}, kill {kill}");
         child::killed(&format!("life::{name}"), &spec, &mut known, &mut rng);
+        back_end.settle();
         known.assert_there(&spec, back_end.tears(), &what);
         assert!(text(["check", &spec]).contains(": clean:"), "{what}");
         let raw = host.file("raw");

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -100,6 +101,27 @@ impl NbdServer {
         }
     }
 
+    /// Waits until the connections of a client that was killed are gone, and with them its last requests. nbdkit 1.32
+    /// may abort when a reply finds nobody (`raw_send_socket: Assertion`): it is started again then. What it had
+    /// acknowledged is with the kernel.
+    ///
+    /// # Panics
+    /// If they stay, or if it has ended otherwise.
+    #[track_caller]
+    pub fn settle(&mut self) {
+        let socket = self.socket();
+        let mut ended = None;
+        let gone = wait_until(Duration::from_secs(30), || {
+            ended = self.child.try_wait().expect("its state");
+            ended.is_some() || states(&socket).iter().all(|listens| *listens)
+        });
+        assert!(gone, "{:?} keeps its connections", self.command);
+        if let Some(status) = ended {
+            assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{:?}: {status}", self.command);
+            self.restart();
+        }
+    }
+
     /// Starts it again on the same socket, after [`NbdServer::kill`].
     ///
     /// # Panics
@@ -130,12 +152,17 @@ fn spawn(command: &[std::ffi::OsString], socket: &Path) -> Child {
     child
 }
 
-/// Whether a socket of this name takes connections, by the kernel's table.
+/// Whether a socket of this name takes connections.
 fn is_listening(socket: &Path) -> bool {
+    states(socket).contains(&true)
+}
+
+/// The sockets of this name in the kernel's table, those of connections too: whether each was told to listen.
+fn states(socket: &Path) -> Vec<bool> {
     let name = socket.to_string_lossy();
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    // The flag says that it was told to listen.
-    table.lines().any(|line| line.ends_with(&*name) && line.split_whitespace().nth(3) == Some("00010000"))
+    let named = table.lines().filter(|line| line.ends_with(&*name));
+    named.map(|line| line.split_whitespace().nth(3) == Some("00010000")).collect()
 }
 
 impl Drop for NbdServer {
