@@ -112,9 +112,20 @@ impl NativeFile {
         call(py, || work(&*self.core.get()?).map_err(|error| self.core.fault(error)))
     }
 
-    /// Bytes of the file now, with the interpreter's lock held. Waits for nobody but who closes it.
-    pub(crate) fn size_now(&self) -> PyResult<u64> {
-        Ok(self.core.get()?.size())
+    /// The size in bytes. Keeps the interpreter's lock, unless another thread is closing the file: that may wait for
+    /// the device.
+    pub(crate) fn size_now(&self, py: Python<'_>) -> PyResult<u64> {
+        self.core.opener.check()?;
+        let now = self.core.open.try_read().map(|open| open.as_ref().map(File::size));
+        match now {
+            Some(size) => Ok(size.ok_or(Fault::Closed("the file"))?),
+            None => self.size(py),
+        }
+    }
+
+    /// `OSError` with this errno, about this file.
+    pub(crate) fn refused(&self, errno: i32, text: &str) -> Fault {
+        Fault::with_errno(errno, text).at(&self.core.name)
     }
 
     /// Reads from `pos` on until the memory is full or the file ends.
@@ -122,23 +133,28 @@ impl NativeFile {
         self.with(py, |file| read_fully(file, memory, pos))
     }
 
-    /// The bytes from `pos` on up to and with the end of a line, or of the file; at most `most`. They are looked for in
-    /// parts, each twice as long as the one before.
+    /// The bytes from `pos` to the end of the line (newline included) or of the file, at most `most`. Reads chunks that
+    /// double in size within `chunks`.
     pub(crate) fn line_at(
         &self,
         py: Python<'_>,
         pos: u64,
         most: u64,
-        parts: RangeInclusive<u64>,
+        chunks: RangeInclusive<u64>,
     ) -> PyResult<Vec<u8>> {
-        let (mut part, longest) = parts.into_inner();
-        self.with(py, |file| {
+        let (mut chunk, longest) = chunks.into_inner();
+        call(py, || {
+            let file = self.core.get()?;
             let mut line = Vec::new();
             loop {
                 let known = line.len();
-                let length = part.min(most - known as u64) as usize;
+                let length = chunk.min(most - known as u64) as usize;
+                // A sparse file may have a line that no memory holds.
+                let room = line.try_reserve(length);
+                room.map_err(|_| self.refused(libc::ENOMEM, "a line longer than memory"))?;
                 line.resize(known + length, 0);
-                let read = read_fully(file, &mut line[known..], pos.saturating_add(known as u64))?;
+                let read = read_fully(&file, &mut line[known..], pos.saturating_add(known as u64));
+                let read = read.map_err(|error| self.core.fault(error))?;
                 line.truncate(known + read);
                 if let Some(end) = line[known..].iter().position(|byte| *byte == b'\n') {
                     line.truncate(known + end + 1);
@@ -147,7 +163,7 @@ impl NativeFile {
                 if read < length || line.len() as u64 == most {
                     return Ok(line);
                 }
-                part = longest.min(2 * part);
+                chunk = longest.min(2 * chunk);
             }
         })
     }

@@ -338,6 +338,25 @@ def test_a_file_for_reading_is_one_of_io(fs: Ext4FileSystem, tmp_path: Path) -> 
     assert fs.open("/file").read() == data and fs.open("/file").readline() == data.splitlines(keepends=True)[0]
 
 
+def test_a_line_that_no_memory_holds_is_an_error(fs: Ext4FileSystem, image: Path) -> None:
+    fs.touch("/holes")
+    fs.volume.path("/holes").truncate(1 << 40)
+    fs.close()
+    program = """
+import errno, resource, sys
+from uext4.fsspec import Ext4FileSystem
+file = Ext4FileSystem(sys.argv[1]).open("/holes")
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    file.readline()
+except OSError as error:
+    assert error.errno == errno.ENOMEM and error.filename == "/holes"
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(image)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
 def test_who_goes_back_sees_what_was_written(fs: Ext4FileSystem) -> None:
     fs.pipe("/file", b"old" * 1000)
     with fs.open("/file") as file:
