@@ -118,7 +118,7 @@ pub fn run(args: &MountArgs, globals: &Globals) -> Result<(), CliError> {
     let directory = directory.map_err(|error| host(&args.directory, "mount", &error))?;
     let how = OpenHow { write: options.write, ..OpenHow::reading(globals, false, Switches::ON) };
     let at = |error| CliError::at(&args.device, error);
-    // A device may be a server that never answers: who waits for the mount and is interrupted ends both processes.
+    // A silent server may block the open for ever: until then this process ends with the command that waits for it.
     let end_with_parent = |signal| match daemon {
         true => rustix::process::set_parent_process_death_signal(signal)
             .map_err(|error| host(&directory, "mount", &error.into())),

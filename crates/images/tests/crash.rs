@@ -30,13 +30,19 @@ pub fn open_in(file: Arc<DeviceFile>, path: &Path, write: bool) -> Result<Arc<dy
 
 /// A device with the bytes of a file, and room for more.
 pub fn loaded(image: &Path, size: u64) -> Arc<MemoryDevice> {
-    let memory = MemoryDevice::new(MemoryOptions::new(size)).unwrap();
+    loaded_in(image, MemoryOptions::new(size))
+}
+
+/// The same in a device of this kind.
+pub fn loaded_in(image: &Path, options: MemoryOptions) -> Arc<MemoryDevice> {
+    let block = options.logical_block as usize;
+    let memory = MemoryDevice::new(options).unwrap();
     let bytes = std::fs::read(image).unwrap();
     let mut buffer = BufferPool::new(1 << 20).unwrap().take(1 << 20).unwrap();
     for (number, part) in bytes.chunks(1 << 20).enumerate() {
         buffer.fill(0);
         buffer[..part.len()].copy_from_slice(part);
-        let length = part.len().next_multiple_of(512);
+        let length = part.len().next_multiple_of(block);
         memory.write_at(&buffer[..length], (number as u64) << 20, WriteDurability::Cached).unwrap();
     }
     Arc::new(memory)

@@ -20,7 +20,7 @@ pub trait BackEnd {
         false
     }
 
-    /// Waits for what the process that was killed has left under way.
+    /// Waits until the requests of the killed process have ended.
     fn settle(&mut self) {}
 
     /// What its own tools say at the end.

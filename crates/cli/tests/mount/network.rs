@@ -79,7 +79,7 @@ fn root_a_mount_whose_server_dies_fails_and_goes() {
     e2fsck_clean(&disk);
 }
 
-/// The server that connects to the silent one is not the process that was started.
+/// The background process does not outlive the command while it waits for the device.
 #[test]
 fn root_a_mount_that_waits_for_a_silent_server_ends_with_its_command() {
     if !requirement::require("mount::network::ends_with_its_command", &NEEDS) {

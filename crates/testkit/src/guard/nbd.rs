@@ -101,23 +101,26 @@ impl NbdServer {
         }
     }
 
-    /// Waits until the connections of a client that was killed are gone, and with them its last requests. nbdkit 1.32
-    /// may abort when a reply finds nobody (`raw_send_socket: Assertion`): it is started again then. What it had
-    /// acknowledged is with the kernel.
+    /// For nbdkit, after a client was killed: waits until its worker threads are gone, and with them that client's
+    /// requests. Version 1.32 may abort when it cannot send a reply (`raw_send_socket: Assertion`); it is restarted
+    /// then. Its acknowledged writes are in the page cache.
     ///
     /// # Panics
-    /// If they stay, or if it has ended otherwise.
+    /// If the threads stay, or if it has ended in another way.
     #[track_caller]
     pub fn settle(&mut self) {
-        let socket = self.socket();
+        if self.command[0] != "nbdkit" {
+            return;
+        }
         let mut ended = None;
-        let gone = wait_until(Duration::from_secs(30), || {
+        let settled = wait_until(Duration::from_secs(30), || {
             ended = self.child.try_wait().expect("its state");
-            ended.is_some() || states(&socket).iter().all(|listens| *listens)
+            ended.is_some() || is_idle(self.child.id())
         });
-        assert!(gone, "{:?} keeps its connections", self.command);
+        assert!(settled, "{:?} keeps its threads", self.command);
         if let Some(status) = ended {
             assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{:?}: {status}", self.command);
+            eprintln!("nbdkit aborted, and is started again");
             self.restart();
         }
     }
@@ -152,17 +155,21 @@ fn spawn(command: &[std::ffi::OsString], socket: &Path) -> Child {
     child
 }
 
-/// Whether a socket of this name takes connections.
+/// Whether a socket of this name takes connections, by the kernel's table.
 fn is_listening(socket: &Path) -> bool {
-    states(socket).contains(&true)
-}
-
-/// The sockets of this name in the kernel's table, those of connections too: whether each was told to listen.
-fn states(socket: &Path) -> Vec<bool> {
     let name = socket.to_string_lossy();
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let named = table.lines().filter(|line| line.ends_with(&*name));
-    named.map(|line| line.split_whitespace().nth(3) == Some("00010000")).collect()
+    // The flag says that it was told to listen.
+    table.lines().any(|line| line.ends_with(&*name) && line.split_whitespace().nth(3) == Some("00010000"))
+}
+
+/// Whether a process has one thread, and that one sleeps (a process that is dying does not).
+fn is_idle(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    // proc_pid_stat(5): fields 3 and 20.
+    (fields[0], fields[17]) == ("S", "1")
 }
 
 impl Drop for NbdServer {
